@@ -1,0 +1,1 @@
+//! The kernel-free tree and its FUSE adapter.

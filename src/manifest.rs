@@ -1,0 +1,1 @@
+//! MANIFEST.json.
