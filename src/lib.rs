@@ -4,8 +4,32 @@
 //! names and digests, the I/O seam, chunks and packs, the catalog, the store and its verbs.
 //! The library never prints, reads no environment and knows neither a kernel mount nor a command line.
 
+pub mod catalog;
+pub mod check;
+mod content;
 pub mod digest;
+pub mod error;
+mod faces;
+pub mod format;
+pub mod gate;
+pub mod gc;
+pub mod hash;
+pub mod io;
+pub mod layout;
 pub mod manifest;
 pub mod names;
+pub mod pack;
+pub mod pins;
+pub mod policy;
 pub mod publish;
+pub mod reader;
+pub mod recipe;
+pub mod record;
 pub mod schema;
+pub mod seal;
+pub mod settle;
+pub mod split;
+pub mod store;
+pub mod subtree;
+pub mod time;
+mod unseal;
