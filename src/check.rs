@@ -121,7 +121,10 @@ fn check_files(manifest: &Manifest, files: &BTreeMap<String, FileFacts>, problem
                 facts.size_bytes, listed.size_bytes
             )),
             Some(facts) if facts.sha256 != listed.sha256 => {
-                problems.push(format!("{path}: SHA-256 is {}, {MANIFEST_FILE} says {}", facts.sha256, listed.sha256));
+                problems.push(format!(
+                    "{path}: SHA-256 is {}, {MANIFEST_FILE} says {}",
+                    facts.sha256, listed.sha256
+                ));
             }
             Some(_) => {}
         }

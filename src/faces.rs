@@ -1,6 +1,6 @@
 //! What follows from a seal: the portable face of a resumable step, and LATEST and latest.
 
-use crate::catalog::{Face, Inode, NewInode, RecipeId, ROOT_INO, SealState, StoredRecipe, Txn};
+use crate::catalog::{Face, Inode, NewInode, ROOT_INO, RecipeId, SealState, StoredRecipe, Txn};
 use crate::digest::Sha256Digest;
 use crate::error::{Result, StoreError};
 use crate::names::Step;
@@ -91,11 +91,18 @@ pub(crate) enum Derive {
 
 /// Brings LATEST and latest of a run into line with its newest sealed step. Gives the inodes that lost their
 /// last name.
-pub(crate) fn derive_latest(txn: &Txn<'_>, face: Face, run: &str, how: Derive, now_ns: i64) -> Result<Vec<u64>> {
+pub(crate) fn derive_latest(
+    txn: &Txn<'_>,
+    face: Face,
+    run: &str,
+    how: Derive,
+    now_ns: i64,
+) -> Result<Vec<u64>> {
     if !matches!(face, Face::Resumable | Face::Portable) {
         return Ok(vec![]);
     }
-    let mut path = policy::SealTarget { face, run: run.to_owned(), step: Step(0), version: String::new() }.path();
+    let mut path =
+        policy::SealTarget { face, run: run.to_owned(), step: Step(0), version: String::new() }.path();
     path.pop();
     let Some(dir) = txn.resolve(path.iter().map(Vec::as_slice))? else { return Ok(vec![]) };
     let newest = txn.newest(face, run)?.map(|checkpoint| checkpoint.step.dir_name());

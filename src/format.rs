@@ -64,9 +64,8 @@ impl Format {
 
     fn parse(bytes: &[u8], path: &Path, writing: bool) -> Result<Self> {
         let refuse = |detail: String| StoreError::UnsupportedFormat { path: path.to_owned(), detail };
-        let value: serde_json::Value = serde_json::from_slice(bytes).map_err(|error| StoreError::Corrupt {
-            path: path.to_owned(),
-            detail: format!("not JSON: {error}"),
+        let value: serde_json::Value = serde_json::from_slice(bytes).map_err(|error| {
+            StoreError::Corrupt { path: path.to_owned(), detail: format!("not JSON: {error}") }
         })?;
         // The version decides before the fields do: a newer version may have fields unknown here.
         match value["version"].as_u64() {
@@ -81,10 +80,8 @@ impl Format {
                 return Err(StoreError::Corrupt { path: path.to_owned(), detail: "no version".to_owned() });
             }
         }
-        let format: Self = serde_json::from_value(value).map_err(|error| StoreError::Corrupt {
-            path: path.to_owned(),
-            detail: error.to_string(),
-        })?;
+        let format: Self = serde_json::from_value(value)
+            .map_err(|error| StoreError::Corrupt { path: path.to_owned(), detail: error.to_string() })?;
         if let Some(feature) = format.incompatible.first() {
             return Err(refuse(format!("the store needs the feature {feature:?}, unknown to this program")));
         }

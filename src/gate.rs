@@ -39,7 +39,8 @@ fn check_ledger(bytes: &[u8], problems: &mut Vec<String>) {
         problems.push(format!("{LEDGER}: lists no source"));
     }
     for (at, row) in rows.iter().enumerate() {
-        let allowed = row["allowed_uses"].as_array().is_some_and(|uses| uses.iter().any(|used| used == "train"));
+        let allowed =
+            row["allowed_uses"].as_array().is_some_and(|uses| uses.iter().any(|used| used == "train"));
         if !allowed {
             problems.push(format!("{LEDGER}: $[{at}].allowed_uses: does not hold \"train\""));
         }

@@ -121,8 +121,11 @@ fn recharge(txn: &Txn<'_>) -> Result<()> {
     for (ino, id) in txn.inode_recipes()? {
         let recipe = if seen.insert(id) { Some(txn.recipe(id)?) } else { None };
         let bytes = recipe.map_or(0, |recipe| {
-            let chunks: u64 =
-                recipe.chunks().filter(|(digest, _)| charged.insert(*digest)).map(|(_, len)| u64::from(len)).sum();
+            let chunks: u64 = recipe
+                .chunks()
+                .filter(|(digest, _)| charged.insert(*digest))
+                .map(|(_, len)| u64::from(len))
+                .sum();
             chunks + recipe.literal_bytes()
         });
         let mut inode = txn.inode(ino)?;

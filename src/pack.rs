@@ -101,7 +101,8 @@ pub fn encode_index(id: PackId, entries: &[IndexEntry]) -> Vec<u8> {
 pub fn decode_index(bytes: &[u8], id: PackId, path: &Path) -> Result<Vec<IndexEntry>> {
     let corrupt = |detail: &str| StoreError::Corrupt { path: path.to_owned(), detail: detail.to_owned() };
     let short = || StoreError::Truncated { path: path.to_owned(), detail: "pack index".to_owned() };
-    let body_bytes = bytes.len().checked_sub(CHECKSUM_BYTES).filter(|n| *n >= HEADER_BYTES).ok_or_else(short)?;
+    let body_bytes =
+        bytes.len().checked_sub(CHECKSUM_BYTES).filter(|n| *n >= HEADER_BYTES).ok_or_else(short)?;
     let (body, checksum) = bytes.split_at(body_bytes);
     if &body[..8] != MAGIC {
         return Err(corrupt("not a pack index"));
@@ -155,7 +156,8 @@ mod tests {
     fn index_round_trips_and_every_flipped_byte_is_noticed() {
         let id = PackId(0x1234_5678);
         let base = ChunkDigest::of(b"base");
-        let delta = IndexEntry { encoding: Encoding(3), base, ..IndexEntry::raw(ChunkDigest::of(b"b"), 9, 7) };
+        let delta =
+            IndexEntry { encoding: Encoding(3), base, ..IndexEntry::raw(ChunkDigest::of(b"b"), 9, 7) };
         let entries = [IndexEntry::raw(ChunkDigest::of(b"a"), 0, 4 << 20), delta];
         let bytes = encode_index(id, &entries);
         let path = Path::new("x.idx");

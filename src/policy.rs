@@ -96,7 +96,8 @@ pub fn latest_wish(content: &[u8]) -> Option<Step> {
 /// Says whether a file belongs to the portable face: everything but what only resuming needs.
 pub fn is_portable(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
-    let resume_only = ["MANIFEST.json", "manifest.json", "trainer_state.json", "scheduler.pt", "training_args.bin"];
+    let resume_only =
+        ["MANIFEST.json", "manifest.json", "trainer_state.json", "scheduler.pt", "training_args.bin"];
     !(resume_only.contains(&name) || name.starts_with("optimizer") || name.starts_with("rng_state"))
 }
 
@@ -111,7 +112,10 @@ mod tests {
     #[test]
     fn only_final_names_seal() {
         assert_eq!(target("runs/a/ckpt/step-000500"), Some(SealTarget::resumable("a", Step(500))));
-        assert_eq!(target("checkpoints/odd name/step-000001"), Some(SealTarget::portable("odd name", Step(1))));
+        assert_eq!(
+            target("checkpoints/odd name/step-000001"),
+            Some(SealTarget::portable("odd name", Step(1)))
+        );
         assert_eq!(target("models/m/v1.0"), Some(SealTarget::release("m", "v1.0")));
         for plain in [
             "runs/a/ckpt/step-000500.tmp",

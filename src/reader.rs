@@ -114,7 +114,10 @@ impl ChunkReader {
     fn read_part(&self, location: &ChunkLocation, within: u64, buf: &mut [u8]) -> Result<()> {
         let digest = location.entry.digest;
         let kept = self.kept.lock().map.get(&digest).cloned();
-        if kept.is_none() && self.verified.lock().contains(&digest) && location.entry.encoding == Encoding::RAW {
+        if kept.is_none()
+            && self.verified.lock().contains(&digest)
+            && location.entry.encoding == Encoding::RAW
+        {
             let file = self.pack_file(location.pack)?;
             let path = self.layout.pack(location.pack);
             return read_exact_at(&*self.io, &file, buf, location.entry.offset + within, &path);
@@ -217,7 +220,11 @@ impl FileReader {
     }
 
     /// Reads the whole file in pieces of at most a chunk, checking every chunk again.
-    pub fn for_each_verified(&self, chunks: &ChunkReader, mut visit: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    pub fn for_each_verified(
+        &self,
+        chunks: &ChunkReader,
+        mut visit: impl FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
         for (index, part) in self.parts.iter().enumerate() {
             match &part.kind {
                 PartKind::Literal(bytes) => visit(bytes)?,

@@ -116,7 +116,8 @@ impl Recipe {
             segments.push(segment);
         }
         let recipe = Self { segments };
-        let total = recipe.segments.iter().try_fold(0u64, |sum, segment| sum.checked_add(segment.len_bytes()));
+        let total =
+            recipe.segments.iter().try_fold(0u64, |sum, segment| sum.checked_add(segment.len_bytes()));
         match total {
             Some(total) if i64::try_from(total).is_ok() => Ok(recipe),
             _ => Err(RecipeError { what: "total size overflows", at: bytes.len() }),

@@ -38,7 +38,9 @@ pub enum Event {
         /// The recipes that the trees name, by the BLAKE3 of their binary form.
         recipes: BTreeMap<ChunkDigest, Vec<SegmentForm>>,
     },
-    Change { changes: Vec<Change> },
+    Change {
+        changes: Vec<Change>,
+    },
 }
 
 /// A tree that went, or got another path. Paths are relative to the mount, with slashes.
@@ -121,7 +123,9 @@ pub enum SegmentForm {
 impl SegmentForm {
     pub fn of(segment: &Segment) -> Self {
         match segment {
-            Segment::Literal(bytes) => Self::Literal(bytes.iter().map(|byte| format!("{byte:02x}")).collect()),
+            Segment::Literal(bytes) => {
+                Self::Literal(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+            }
             Segment::Chunk { digest, len_bytes } => Self::Chunk(*digest, *len_bytes),
             Segment::Zeros { len_bytes } => Self::Zeros(*len_bytes),
         }
@@ -182,11 +186,13 @@ impl Record {
         let path = layout.record(seq);
         let bytes = store_io::read_file(io, &path)?;
         let corrupt = |detail: String| StoreError::Corrupt { path: path.clone(), detail };
-        let form: FileForm<'_> = serde_json::from_slice(&bytes).map_err(|error| corrupt(error.to_string()))?;
+        let form: FileForm<'_> =
+            serde_json::from_slice(&bytes).map_err(|error| corrupt(error.to_string()))?;
         if ChunkDigest::of(form.body.get().as_bytes()) != form.blake3 {
             return Err(corrupt("checksum does not match".to_owned()));
         }
-        let record: Self = serde_json::from_str(form.body.get()).map_err(|error| corrupt(error.to_string()))?;
+        let record: Self =
+            serde_json::from_str(form.body.get()).map_err(|error| corrupt(error.to_string()))?;
         if record.format != FORMAT {
             let detail = format!("record format {} is not supported by this program", record.format);
             return Err(StoreError::UnsupportedFormat { path, detail });
@@ -231,7 +237,8 @@ mod tests {
         assert_eq!(recipe_from(name, &forms), Some(recipe));
         assert_eq!(recipe_from(ChunkDigest::of(b"other"), &forms), None);
 
-        let tree = SealedTree { path: "runs/r/ckpt/step-000001".into(), face: FaceName::Resumable, entries: vec![] };
+        let tree =
+            SealedTree { path: "runs/r/ckpt/step-000001".into(), face: FaceName::Resumable, entries: vec![] };
         let event = Event::Seal {
             trees: vec![tree],
             replaced: vec![Change::Remove { path: "x".into() }],

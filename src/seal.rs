@@ -81,9 +81,10 @@ impl Store {
             members.iter().map(|member| (member.path.to_owned(), member.facts)).collect();
         let read = |path: &str| {
             let member = members.iter().find(|member| member.path == path);
-            member.map_or_else(|| Err(StoreError::NotFound { what: path.to_owned() }), |m| {
-                self.read_whole(m.inode, check::MAX_JSON_BYTES)
-            })
+            member.map_or_else(
+                || Err(StoreError::NotFound { what: path.to_owned() }),
+                |m| self.read_whole(m.inode, check::MAX_JSON_BYTES),
+            )
         };
         let checked = check::check(request.target, &Candidate { files: &files, read: &read })?
             .map_err(|reasons| refused(&what, reasons))?;
@@ -109,7 +110,11 @@ impl Store {
         }
     }
 
-    fn settle_members<'t>(&self, tree: &'t Subtree, settlement: &mut Settlement<'_>) -> Result<Vec<Member<'t>>> {
+    fn settle_members<'t>(
+        &self,
+        tree: &'t Subtree,
+        settlement: &mut Settlement<'_>,
+    ) -> Result<Vec<Member<'t>>> {
         let mut members = Vec::new();
         for node in tree.files() {
             let inode = &node.inode;
@@ -220,7 +225,8 @@ impl Sealing<'_> {
             wanted.insert(PORTABLE_MANIFEST_FILE.to_owned(), Some(settlement.files[portable].sha256));
             let mut found = BTreeMap::new();
             for node in Subtree::list(txn, root.ino)?.files() {
-                let sha256 = node.inode.recipe.map(|id| txn.recipe_row(id)).transpose()?.map(|row| row.sha256);
+                let sha256 =
+                    node.inode.recipe.map(|id| txn.recipe_row(id)).transpose()?.map(|row| row.sha256);
                 found.insert(node.path.clone(), sha256);
             }
             Ok(Some(OldFace { path, same: found == wanted }))
@@ -234,9 +240,16 @@ impl Sealing<'_> {
     /// Lists the directories that hold portable files, parents first.
     fn portable_dirs(&self) -> impl Iterator<Item = (&str, &Inode)> {
         let holds = |dir: &str| {
-            dir.is_empty() || self.portable_members().any(|m| m.path.strip_prefix(dir).is_some_and(|p| p.starts_with('/')))
+            dir.is_empty()
+                || self
+                    .portable_members()
+                    .any(|m| m.path.strip_prefix(dir).is_some_and(|p| p.starts_with('/')))
         };
-        self.tree.nodes.iter().filter(move |node| node.inode.is_dir() && holds(&node.path)).map(|n| (n.path.as_str(), &n.inode))
+        self.tree
+            .nodes
+            .iter()
+            .filter(move |node| node.inode.is_dir() && holds(&node.path))
+            .map(|n| (n.path.as_str(), &n.inode))
     }
 
     fn makes_portable(&self, old: Option<&OldFace>) -> Option<usize> {
@@ -251,7 +264,9 @@ impl Sealing<'_> {
                     let settled = &settlement.files[*index];
                     ((*settled.recipe).clone(), settled.whole_pack())
                 }
-                Content::Settled(id) => self.store.read(|txn| Ok((txn.recipe(*id)?, txn.recipe_row(*id)?.whole_pack)))?,
+                Content::Settled(id) => {
+                    self.store.read(|txn| Ok((txn.recipe(*id)?, txn.recipe_row(*id)?.whole_pack)))?
+                }
             };
             Ok(entry_file(&mut recipes, &recipe, member.facts, pack.map(|id| id.to_string())))
         };
@@ -351,7 +366,13 @@ impl Sealing<'_> {
         }
         for face in [target.face, Face::Portable] {
             if face == target.face || self.portable.is_some() {
-                aftermath.orphans.extend(faces::derive_latest(txn, face, &target.run, Derive::Create, at_ns)?);
+                aftermath.orphans.extend(faces::derive_latest(
+                    txn,
+                    face,
+                    &target.run,
+                    Derive::Create,
+                    at_ns,
+                )?);
             }
         }
         Ok(aftermath)

@@ -251,7 +251,9 @@ impl<'s> Settlement<'s> {
         if packs.is_empty() {
             return Ok(());
         }
-        self.store.write(Durability::Ordered, |txn| packs.iter().try_for_each(|pack| txn.add_pending_pack(*pack)))?;
+        self.store.write(Durability::Ordered, |txn| {
+            packs.iter().try_for_each(|pack| txn.add_pending_pack(*pack))
+        })?;
         self.uncommitted = packs;
         for (ino, adoption) in &adoptions {
             self.write_adopted(*ino, adoption)?;
@@ -365,9 +367,10 @@ impl Drop for Settlement<'_> {
     /// Takes back packs that were never committed. What fails here is left to the next start.
     fn drop(&mut self) {
         for pack in std::mem::take(&mut self.uncommitted) {
-            let undone = self.store.remove_pack_files(pack).and_then(|()| {
-                self.store.write(Durability::Ordered, |txn| txn.remove_pending_pack(pack))
-            });
+            let undone = self
+                .store
+                .remove_pack_files(pack)
+                .and_then(|()| self.store.write(Durability::Ordered, |txn| txn.remove_pending_pack(pack)));
             if let Err(error) = undone {
                 tracing::warn!(%pack, %error, "an unused pack could not be removed; the next start removes it");
             }

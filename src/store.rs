@@ -56,8 +56,20 @@ impl Store {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700)).at("set mode of", path)?;
         }
         // An interrupted creation left only these; anything else belongs to somebody.
-        let ours = ["lock", "FORMAT.tmp", "catalog.db", "catalog.db-wal", "catalog.db-shm", "packs", "live", "cache", "records"];
-        if let Some(_other) = io.list(path).at("list", path)?.iter().find(|name| !ours.iter().any(|our| *name == our)) {
+        let ours = [
+            "lock",
+            "FORMAT.tmp",
+            "catalog.db",
+            "catalog.db-wal",
+            "catalog.db-shm",
+            "packs",
+            "live",
+            "cache",
+            "records",
+        ];
+        if let Some(_other) =
+            io.list(path).at("list", path)?.iter().find(|name| !ours.iter().any(|our| *name == our))
+        {
             return Err(StoreError::NotEmptyDirectory { path: path.to_owned() });
         }
         let lock = take_lock(&*io, &layout)?;
@@ -65,7 +77,8 @@ impl Store {
             io.create_dir_all(&dir).at("create directory", &dir)?;
         }
         let catalog = Catalog::open(&layout.catalog())?;
-        let store = Self::assemble(io, layout, Format::new(new_uuid()?, rfc3339(now_ns())), catalog, Some(lock));
+        let store =
+            Self::assemble(io, layout, Format::new(new_uuid()?, rfc3339(now_ns())), catalog, Some(lock));
         store.write(Durability::Durable, |txn| plant_tree(txn, uid, gid))?;
         // FORMAT comes last: with it the store exists.
         store.format.write(&*store.io, &store.layout)?;
@@ -116,7 +129,13 @@ impl Store {
         Ok(Self::assemble(io, layout, format, catalog, Some(lock)))
     }
 
-    fn assemble(io: Arc<dyn Io>, layout: Layout, format: Format, catalog: Catalog, lock: Option<File>) -> Self {
+    fn assemble(
+        io: Arc<dyn Io>,
+        layout: Layout,
+        format: Format,
+        catalog: Catalog,
+        lock: Option<File>,
+    ) -> Self {
         let reader = ChunkReader::new(io.clone(), layout.clone());
         Self {
             io,
@@ -190,7 +209,8 @@ impl Store {
             [] => Ok(()),
             [one] if *one == last + 1 => unlink_if_present(&*self.io, &self.layout.record(*one)),
             _ => {
-                let detail = format!("it knows {last} records and the directory holds {}", newer[newer.len() - 1]);
+                let detail =
+                    format!("it knows {last} records and the directory holds {}", newer[newer.len() - 1]);
                 Err(StoreError::StaleCatalog { path: self.layout.root().to_owned(), detail })
             }
         }
@@ -201,7 +221,8 @@ impl Store {
     fn recover_raw_files(&self) -> Result<()> {
         let dir = self.layout.live_dir();
         let names = self.io.list(&dir).at("list", &dir)?;
-        let mut on_disk: std::collections::HashSet<u64> = names.iter().filter_map(|n| n.to_str()?.parse().ok()).collect();
+        let mut on_disk: std::collections::HashSet<u64> =
+            names.iter().filter_map(|n| n.to_str()?.parse().ok()).collect();
         let after_reboot = self.note_boot()?;
         for ino in self.read(|txn| txn.raw_inodes())? {
             let present = on_disk.remove(&ino);
@@ -280,7 +301,9 @@ impl Store {
 fn take_lock(io: &dyn Io, layout: &Layout) -> Result<File> {
     let path = layout.lock();
     let file = match io.open(&path, OpenMode::CreateNew) {
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => io.open(&path, OpenMode::ReadWrite),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            io.open(&path, OpenMode::ReadWrite)
+        }
         other => other,
     }
     .at("open", &path)?;

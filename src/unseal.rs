@@ -15,7 +15,11 @@ use crate::time::now_ns;
 
 impl Store {
     /// Runs a commit that changes sealed trees: the record first, then the transaction, durably.
-    fn commit_change<T>(&self, changes: Vec<Change>, body: impl FnOnce(&Txn<'_>, i64) -> Result<T>) -> Result<T> {
+    fn commit_change<T>(
+        &self,
+        changes: Vec<Change>,
+        body: impl FnOnce(&Txn<'_>, i64) -> Result<T>,
+    ) -> Result<T> {
         let _order = self.record_order.lock();
         let at_ns = now_ns();
         let seq = self.read(|txn| txn.meta("last_record"))? + 1;

@@ -55,16 +55,18 @@ fn read_checkpoint(row: &Row<'_>) -> rusqlite::Result<Checkpoint> {
 
 impl Txn<'_> {
     pub fn put_checkpoint(&self, checkpoint: &Checkpoint) -> Result<()> {
-        self.db.prepare_cached("INSERT OR REPLACE INTO checkpoints VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)")?.execute((
-            checkpoint.seq,
-            checkpoint.face,
-            &checkpoint.run,
-            checkpoint.step.0,
-            &checkpoint.version,
-            checkpoint.root,
-            checkpoint.sealed_at_ns,
-            checkpoint.verified_at_ns,
-        ))?;
+        self.db
+            .prepare_cached("INSERT OR REPLACE INTO checkpoints VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)")?
+            .execute((
+                checkpoint.seq,
+                checkpoint.face,
+                &checkpoint.run,
+                checkpoint.step.0,
+                &checkpoint.version,
+                checkpoint.root,
+                checkpoint.sealed_at_ns,
+                checkpoint.verified_at_ns,
+            ))?;
         Ok(())
     }
 

@@ -99,15 +99,17 @@ impl Txn<'_> {
     pub fn put_recipe(&self, stored: StoredRecipe<'_>) -> Result<RecipeId> {
         let body = stored.recipe.encode();
         let digest = ChunkDigest::of(&body);
-        let id = self.db.prepare_cached(
-            "INSERT INTO recipes (digest, size, sha256, whole_pack, body) VALUES (?1, ?2, ?3, ?4, ?5)
+        let id = self
+            .db
+            .prepare_cached(
+                "INSERT INTO recipes (digest, size, sha256, whole_pack, body) VALUES (?1, ?2, ?3, ?4, ?5)
              ON CONFLICT (digest) DO UPDATE SET whole_pack = coalesce(whole_pack, excluded.whole_pack)
              RETURNING id",
-        )?
-        .query_row(
-            (digest, stored.recipe.size_bytes(), stored.sha256, stored.whole_pack, body),
-            |row| row.get(0),
-        )?;
+            )?
+            .query_row(
+                (digest, stored.recipe.size_bytes(), stored.sha256, stored.whole_pack, body),
+                |row| row.get(0),
+            )?;
         Ok(id)
     }
 
@@ -187,15 +189,18 @@ impl Txn<'_> {
     /// Adds a chunk's location. False when the chunk is stored elsewhere already, and stays there.
     pub fn put_chunk(&self, pack: PackRow, entry: &IndexEntry) -> Result<bool> {
         let base = (entry.base.0 != [0; 32]).then_some(entry.base);
-        let added = self.db.prepare_cached("INSERT OR IGNORE INTO chunks VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")?.execute((
-            entry.digest,
-            pack,
-            entry.offset,
-            entry.stored_bytes,
-            entry.raw_bytes,
-            entry.encoding.0,
-            base,
-        ))?;
+        let added = self
+            .db
+            .prepare_cached("INSERT OR IGNORE INTO chunks VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")?
+            .execute((
+                entry.digest,
+                pack,
+                entry.offset,
+                entry.stored_bytes,
+                entry.raw_bytes,
+                entry.encoding.0,
+                base,
+            ))?;
         Ok(added == 1)
     }
 
@@ -212,7 +217,8 @@ impl Txn<'_> {
 
     /// Lists a pack's chunks by offset.
     pub fn pack_chunks(&self, pack: PackRow) -> Result<Vec<IndexEntry>> {
-        let sql = "SELECT digest, start, stored, raw, encoding, base FROM chunks WHERE pack = ?1 ORDER BY start";
+        let sql =
+            "SELECT digest, start, stored, raw, encoding, base FROM chunks WHERE pack = ?1 ORDER BY start";
         let mut statement = self.db.prepare_cached(sql)?;
         let entry = |row: &Row<'_>| {
             let base: Option<ChunkDigest> = row.get(5)?;
@@ -234,7 +240,10 @@ impl Txn<'_> {
     }
 
     /// Calls `visit` for every chunk.
-    pub fn for_each_chunk(&self, mut visit: impl FnMut(ChunkDigest, PackRow, u32) -> Result<()>) -> Result<()> {
+    pub fn for_each_chunk(
+        &self,
+        mut visit: impl FnMut(ChunkDigest, PackRow, u32) -> Result<()>,
+    ) -> Result<()> {
         let mut statement = self.db.prepare_cached("SELECT digest, pack, stored FROM chunks")?;
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
@@ -267,13 +276,16 @@ impl Txn<'_> {
     }
 
     pub fn add_punch(&self, pack: PackRow, start: u64, len_bytes: u64) -> Result<()> {
-        self.db.prepare_cached("INSERT INTO punches VALUES (?1, ?2, ?3)")?.execute((pack, start, len_bytes))?;
+        self.db
+            .prepare_cached("INSERT INTO punches VALUES (?1, ?2, ?3)")?
+            .execute((pack, start, len_bytes))?;
         Ok(())
     }
 
     /// Lists the ranges waiting to be given back: (pack, its id, start, length in bytes).
     pub fn punches(&self) -> Result<Vec<(PackRow, PackId, u64, u64)>> {
-        let sql = "SELECT pack, name, start, len FROM punches JOIN packs ON packs.id = pack ORDER BY pack, start";
+        let sql =
+            "SELECT pack, name, start, len FROM punches JOIN packs ON packs.id = pack ORDER BY pack, start";
         let mut statement = self.db.prepare_cached(sql)?;
         let punch = |row: &Row<'_>| Ok((row.get(0)?, pack_id(row.get(1)?), row.get(2)?, row.get(3)?));
         Ok(statement.query_map([], punch)?.collect::<rusqlite::Result<_>>()?)
@@ -287,6 +299,8 @@ impl Txn<'_> {
 }
 
 fn decode_recipe(id: RecipeId, body: &[u8]) -> Result<Recipe> {
-    Recipe::decode(body)
-        .map_err(|error| StoreError::Corrupt { path: format!("catalog, recipe {}", id.0).into(), detail: error.to_string() })
+    Recipe::decode(body).map_err(|error| StoreError::Corrupt {
+        path: format!("catalog, recipe {}", id.0).into(),
+        detail: error.to_string(),
+    })
 }

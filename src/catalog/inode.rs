@@ -195,8 +195,11 @@ impl Txn<'_> {
 
     /// Forgets an inode that has no names left.
     pub fn drop_inode(&self, ino: u64) -> Result<()> {
-        for sql in ["DELETE FROM inodes WHERE ino = ?1", "DELETE FROM targets WHERE ino = ?1", "DELETE FROM xattrs WHERE ino = ?1"]
-        {
+        for sql in [
+            "DELETE FROM inodes WHERE ino = ?1",
+            "DELETE FROM targets WHERE ino = ?1",
+            "DELETE FROM xattrs WHERE ino = ?1",
+        ] {
             self.db.prepare_cached(sql)?.execute([ino])?;
         }
         Ok(())
@@ -235,7 +238,8 @@ impl Txn<'_> {
     }
 
     pub fn xattr(&self, ino: u64, name: &[u8]) -> Result<Option<Vec<u8>>> {
-        let mut statement = self.db.prepare_cached("SELECT value FROM xattrs WHERE ino = ?1 AND name = ?2")?;
+        let mut statement =
+            self.db.prepare_cached("SELECT value FROM xattrs WHERE ino = ?1 AND name = ?2")?;
         Ok(statement.query_row((ino, name), |row| row.get(0)).optional()?)
     }
 

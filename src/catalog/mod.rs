@@ -71,7 +71,8 @@ impl Catalog {
 
     fn open_with(path: &Path, flags: OpenFlags) -> Result<Self> {
         let attach = |source| StoreError::Catalog { path: path.to_owned(), source };
-        let connection = Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX).map_err(attach)?;
+        let connection =
+            Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX).map_err(attach)?;
         connection.busy_timeout(BUSY_TIMEOUT).map_err(attach)?;
         connection.set_prepared_statement_cache_capacity(128);
         let mut catalog = Self { connection, path: path.to_owned(), synchronous_full: true, unsynced: true };
@@ -128,7 +129,11 @@ impl Catalog {
     }
 
     /// Runs `body` in one transaction; an error takes all of it back.
-    pub fn write<T>(&mut self, durability: Durability, body: impl FnOnce(&Txn<'_>) -> Result<T>) -> Result<T> {
+    pub fn write<T>(
+        &mut self,
+        durability: Durability,
+        body: impl FnOnce(&Txn<'_>) -> Result<T>,
+    ) -> Result<T> {
         let full = durability == Durability::Durable;
         if full != self.synchronous_full {
             self.connection.pragma_update(None, "synchronous", if full { "FULL" } else { "NORMAL" })?;
@@ -185,7 +190,10 @@ impl Catalog {
 
 impl Txn<'_> {
     pub fn meta(&self, key: &str) -> Result<u64> {
-        Ok(self.db.prepare_cached("SELECT value FROM meta WHERE key = ?1")?.query_row([key], |row| row.get(0))?)
+        Ok(self
+            .db
+            .prepare_cached("SELECT value FROM meta WHERE key = ?1")?
+            .query_row([key], |row| row.get(0))?)
     }
 
     pub fn set_meta(&self, key: &str, value: u64) -> Result<()> {

@@ -44,7 +44,8 @@ pub fn display(name: &[u8]) -> String {
 
 impl Txn<'_> {
     pub fn lookup(&self, parent: u64, name: &[u8]) -> Result<Option<u64>> {
-        let mut statement = self.db.prepare_cached("SELECT ino FROM entries WHERE parent = ?1 AND name = ?2")?;
+        let mut statement =
+            self.db.prepare_cached("SELECT ino FROM entries WHERE parent = ?1 AND name = ?2")?;
         Ok(statement.query_row((parent, name), |row| row.get(0)).optional()?)
     }
 
@@ -73,7 +74,8 @@ impl Txn<'_> {
         let mut statement = self.db.prepare_cached(
             "SELECT name, ino, kind FROM entries JOIN inodes USING (ino) WHERE parent = ?1 ORDER BY name",
         )?;
-        let entry = |row: &rusqlite::Row<'_>| Ok(DirEntry { name: row.get(0)?, ino: row.get(1)?, kind: row.get(2)? });
+        let entry =
+            |row: &rusqlite::Row<'_>| Ok(DirEntry { name: row.get(0)?, ino: row.get(1)?, kind: row.get(2)? });
         Ok(statement.query_map([ino], entry)?.collect::<rusqlite::Result<_>>()?)
     }
 
@@ -95,7 +97,8 @@ impl Txn<'_> {
     pub fn path_of(&self, ino: u64) -> Result<Option<Vec<Vec<u8>>>> {
         let mut names = Vec::new();
         let mut at = ino;
-        let mut statement = self.db.prepare_cached("SELECT parent, name FROM entries WHERE ino = ?1 LIMIT 1")?;
+        let mut statement =
+            self.db.prepare_cached("SELECT parent, name FROM entries WHERE ino = ?1 LIMIT 1")?;
         while at != ROOT_INO {
             let found: Option<(u64, Vec<u8>)> =
                 statement.query_row([at], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
@@ -103,7 +106,10 @@ impl Txn<'_> {
             names.push(name);
             at = parent;
             if names.len() > MAX_DEPTH {
-                return Err(StoreError::Invalid { what: format!("inode {ino}"), why: "its parents form a circle".into() });
+                return Err(StoreError::Invalid {
+                    what: format!("inode {ino}"),
+                    why: "its parents form a circle".into(),
+                });
             }
         }
         names.reverse();
@@ -161,7 +167,9 @@ impl Txn<'_> {
 
     /// Takes a name away without touching the inode's link count or any time.
     pub fn remove_entry(&self, parent: u64, name: &[u8]) -> Result<()> {
-        self.db.prepare_cached("DELETE FROM entries WHERE parent = ?1 AND name = ?2")?.execute((parent, name))?;
+        self.db
+            .prepare_cached("DELETE FROM entries WHERE parent = ?1 AND name = ?2")?
+            .execute((parent, name))?;
         Ok(())
     }
 
@@ -283,7 +291,13 @@ impl Txn<'_> {
     }
 
     /// Takes the new name away from the file that has it.
-    fn replace(&self, source: &Inode, mut target: Inode, (parent, name): (u64, &[u8]), now_ns: i64) -> Result<Inode> {
+    fn replace(
+        &self,
+        source: &Inode,
+        mut target: Inode,
+        (parent, name): (u64, &[u8]),
+        now_ns: i64,
+    ) -> Result<Inode> {
         match (source.is_dir(), target.is_dir()) {
             (true, true) => self.check_removable_dir(&target, name)?,
             (true, false) => return Err(StoreError::NotADirectory { what: display(name) }),

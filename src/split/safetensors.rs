@@ -140,7 +140,8 @@ mod tests {
 
     #[test]
     fn small_tensors_join_one_literal() {
-        let header = r#"{"a":{"data_offsets":[0,4]},"b":{"data_offsets":[4,8]},"c":{"data_offsets":[8,1008]}}"#;
+        let header =
+            r#"{"a":{"data_offsets":[0,4]},"b":{"data_offsets":[4,8]},"c":{"data_offsets":[8,1008]}}"#;
         let extents = Safetensors.split(&file(header, 1008)).unwrap().unwrap();
         assert_eq!(extents.len(), 2);
         assert_eq!(extents[0].len_bytes, 8 + header.len() as u64 + 8);
