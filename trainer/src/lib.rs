@@ -19,6 +19,7 @@ pub mod run_dir;
 pub mod schedule;
 pub mod shuffle;
 pub mod spec;
+pub mod start;
 pub mod tensors;
 pub mod tokenizer;
 pub mod train;

@@ -80,6 +80,21 @@ impl ProgressFile {
     }
 }
 
+/// Writes events down, then tells the observer.
+pub struct Journal<'a> {
+    pub file: ProgressFile,
+    pub observer: &'a mut dyn FnMut(&Event),
+}
+
+impl Journal<'_> {
+    /// Appends `event`, then lets the observer hear of it.
+    pub fn tell(&mut self, event: &Event) -> Result<(), TrainError> {
+        self.file.append(event)?;
+        (self.observer)(event);
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use tinyllm::schema::{Schema, validate};
