@@ -22,6 +22,11 @@ impl Store {
         })
     }
 
+    /// Reads up to `buf.len()` bytes of an open settled file; fewer only at its end.
+    pub fn read_file_at(&self, file: &FileReader, buf: &mut [u8], offset: u64) -> Result<usize> {
+        file.read_at(&self.reader, buf, offset)
+    }
+
     /// Calls `visit` with a file's bytes from start to end, in pieces of at most 4 MiB, each checked if it is
     /// stored as a chunk.
     pub fn for_each_piece(&self, inode: &Inode, mut visit: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {

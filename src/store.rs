@@ -158,6 +158,10 @@ impl Store {
         &self.layout
     }
 
+    pub fn io(&self) -> &Arc<dyn Io> {
+        &self.io
+    }
+
     pub fn writable(&self) -> bool {
         self.lock.is_some()
     }

@@ -1,0 +1,160 @@
+//! One life of a mount: from the open store to the unmounting.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use fuser::{Config, INodeNo, MountOption, Notifier, SessionACL};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use tinyllm::store::Store;
+
+use crate::adapter::Adapter;
+use crate::mountpoint;
+use crate::options::{KernelFlag, MountOptions};
+use crate::tree::{StaleName, Tree, TreeOptions};
+
+/// How long a stopped daemon waits for requests under way before it leaves.
+const STOP_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Why a mount failed or ended badly.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    #[error("{}: not permitted to mount here ({source}); is /dev/fuse usable, and fusermount3 installed?", path.display())]
+    NotPermitted { path: PathBuf, source: io::Error },
+    #[error("{}: cannot mount: {source}", path.display())]
+    Mount { path: PathBuf, source: io::Error },
+    #[error("{}: the mount ended with an error: {source}", path.display())]
+    Serve { path: PathBuf, source: io::Error },
+    #[error("cannot start a thread or a signal handler: {source}")]
+    Start { source: io::Error },
+    #[error("{source}")]
+    Store { source: tinyllm::error::StoreError },
+}
+
+/// Mounts `store` and serves it until it is unmounted or told to stop. `ready` is called once it answers.
+pub fn serve(
+    store: Arc<Store>,
+    mountpoint: &Path,
+    options: &MountOptions,
+    ready: impl FnOnce(),
+) -> Result<(), SessionError> {
+    let root = rustix::process::geteuid().is_root();
+    // Only a privileged daemon may register backing files; without them the write-back cache is worth having.
+    let passthrough = options.passthrough && root;
+    let tree_options =
+        TreeOptions { passthrough, read_only: options.read_only, settle_after: options.settle_after };
+    let (tree, housekeeper, stale_names) = Tree::new(store.clone(), tree_options);
+    let adapter = Adapter::new(tree.clone(), !passthrough);
+    let config = fuse_config(&store, options, root);
+    let mut session = fuser::Session::new(adapter, mountpoint, &config).map_err(|source| {
+        let path = mountpoint.to_owned();
+        match source.kind() {
+            io::ErrorKind::PermissionDenied => SessionError::NotPermitted { path, source },
+            _ => SessionError::Mount { path, source },
+        }
+    })?;
+    let start = |source| SessionError::Start { source };
+    let notifier = session.notifier();
+    let mut unmounter = session.unmount_callable();
+    let target = mountpoint.to_owned();
+    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(start)?;
+    let signal_handle = signals.handle();
+    let (finished, all_served) = mpsc::channel();
+    spawn("signals", move || {
+        if signals.forever().next().is_some() {
+            tracing::info!("stopping");
+            // Busy files keep an ordinary unmount from working; a detached mount ends with their last use.
+            if unmounter.unmount().is_err()
+                && let Err(error) = mountpoint::detach(&target)
+            {
+                tracing::warn!(%error, "the mount could not be taken away");
+            }
+            // Whoever still has a file open after this sees the mount end under it.
+            let _ = finished.send(());
+        }
+    })
+    .map_err(start)?;
+    spawn("stale-names", move || tell_kernel(&notifier, &stale_names)).map_err(start)?;
+    let housekeeper = spawn("housekeeper", move || housekeeper.run()).map_err(start)?;
+    let (ended, session_end) = mpsc::channel();
+    spawn("session", move || {
+        // The receiver waits for exactly this.
+        let _ = ended.send(session.run());
+    })
+    .map_err(start)?;
+    match mountpoint::raise_read_ahead(mountpoint, options.read_ahead_kib) {
+        Ok(true) => {}
+        Ok(false) => tracing::info!("read-ahead stays at the kernel's default: not permitted to raise it"),
+        Err(error) => tracing::warn!(%error, "read-ahead stays at the kernel's default"),
+    }
+    ready();
+    let ended = wait_for_end(&session_end, &all_served);
+    tree.stop();
+    // It only ends early by panicking, which has been reported already.
+    let _ = housekeeper.join();
+    signal_handle.close();
+    store.sync().map_err(|source| SessionError::Store { source })?;
+    ended.map_err(|source| SessionError::Serve { path: mountpoint.to_owned(), source })
+}
+
+/// Waits until the session is over: unmounted by someone, or told to stop and given time to finish.
+fn wait_for_end(
+    session_end: &mpsc::Receiver<io::Result<()>>,
+    stopped: &mpsc::Receiver<()>,
+) -> io::Result<()> {
+    loop {
+        match session_end.recv_timeout(Duration::from_millis(50)) {
+            Ok(end) => return end,
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                return Err(io::Error::other("the session thread died"));
+            }
+            Err(mpsc::RecvTimeoutError::Timeout) if stopped.try_recv().is_ok() => {
+                return session_end.recv_timeout(STOP_PATIENCE).unwrap_or(Ok(()));
+            }
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+        }
+    }
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<thread::JoinHandle<()>> {
+    thread::Builder::new().name(name.into()).spawn(body)
+}
+
+/// Tells the kernel of names that changed without it. Not from the threads that serve requests: the kernel
+/// holds a directory's lock while it waits for them.
+fn tell_kernel(notifier: &Notifier, stale: &mpsc::Receiver<StaleName>) {
+    use std::os::unix::ffi::OsStrExt;
+    for StaleName { parent, name } in stale {
+        // ENOENT: it was not cached.
+        let _ = notifier.inval_entry(INodeNo(parent), std::ffi::OsStr::from_bytes(&name));
+    }
+}
+
+fn fuse_config(store: &Store, options: &MountOptions, root: bool) -> Config {
+    let mut flags = vec![
+        MountOption::FSName(store.layout().root().display().to_string()),
+        MountOption::Subtype("tinyllm".to_owned()),
+        MountOption::DefaultPermissions,
+        if options.read_only { MountOption::RO } else { MountOption::RW },
+    ];
+    flags.extend(options.kernel.iter().map(|flag| match flag {
+        KernelFlag::Dev => MountOption::Dev,
+        KernelFlag::NoDev => MountOption::NoDev,
+        KernelFlag::Suid => MountOption::Suid,
+        KernelFlag::NoSuid => MountOption::NoSuid,
+        KernelFlag::Exec => MountOption::Exec,
+        KernelFlag::NoExec => MountOption::NoExec,
+        KernelFlag::Sync => MountOption::Sync,
+        KernelFlag::DirSync => MountOption::DirSync,
+    }));
+    let mut config = Config::default();
+    config.mount_options = flags;
+    config.acl = if options.allow_other.unwrap_or(root) { SessionACL::All } else { SessionACL::Owner };
+    config.n_threads = Some(options.threads);
+    config.clone_fd = true;
+    config
+}

@@ -1,0 +1,159 @@
+//! Work that nobody waits for: settling plain files that lie still, and punching holes once nobody reads there.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use tinyllm::catalog::Durability;
+use tinyllm::settle::{Placing, Settlement};
+use tinyllm::split::LITERAL_BELOW_BYTES;
+
+use super::{Freeze, Result, Tree};
+use crate::errno::Errno;
+
+/// Files that were settled and opened for writing again wait twice as long each time, up to this many times.
+const MAX_DOUBLINGS: u32 = 8;
+/// How long a reader of a file's SHA-256 waits for a release that is on its way.
+const RELEASE_PATIENCE: Duration = Duration::from_millis(200);
+
+/// Something to look at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Work {
+    /// Nobody has the inode open any more.
+    Closed {
+        ino: u64,
+        written: bool,
+    },
+    /// Ranges may be waiting to be given back.
+    Punch,
+    Stop,
+}
+
+/// Does the work; `run` belongs on a thread of its own.
+#[derive(Debug)]
+pub struct Housekeeper {
+    tree: Arc<Tree>,
+    todo: mpsc::Receiver<Work>,
+    waiting: HashMap<u64, Instant>,
+    settled_before: HashMap<u64, u32>,
+}
+
+impl Housekeeper {
+    pub(super) fn new(tree: Arc<Tree>, todo: mpsc::Receiver<Work>) -> Self {
+        Self { tree, todo, waiting: HashMap::new(), settled_before: HashMap::new() }
+    }
+
+    /// Works until [`Tree::stop`].
+    pub fn run(mut self) {
+        self.find_raw_files();
+        let mut punch = false;
+        loop {
+            match self.todo.recv_timeout(Duration::from_millis(500)) {
+                Ok(Work::Stop) | Err(mpsc::RecvTimeoutError::Disconnected) => return,
+                Ok(Work::Punch) => punch = true,
+                Ok(Work::Closed { ino, written }) => {
+                    punch = true;
+                    if written {
+                        self.wait_for(ino);
+                    }
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) => {
+                    if std::mem::take(&mut punch)
+                        && let Err(error) = self.tree.store.run_punches(|pack| self.tree.pack_in_use(pack))
+                    {
+                        tracing::warn!(%error, "freed ranges were not given back to the disk yet");
+                    }
+                    self.settle_what_is_due();
+                }
+            }
+        }
+    }
+
+    fn find_raw_files(&mut self) {
+        match self.tree.store.read(|txn| txn.raw_inodes()) {
+            Ok(inodes) => inodes.into_iter().for_each(|ino| self.wait_for(ino)),
+            Err(error) => tracing::warn!(%error, "raw files from before the start will not settle"),
+        }
+    }
+
+    fn wait_for(&mut self, ino: u64) {
+        let doublings = self.settled_before.get(&ino).copied().unwrap_or(0).min(MAX_DOUBLINGS);
+        self.waiting.insert(ino, Instant::now() + self.tree.options.settle_after * 2u32.pow(doublings));
+    }
+
+    fn settle_what_is_due(&mut self) {
+        let now = Instant::now();
+        let due: Vec<u64> = self.waiting.iter().filter(|(_, at)| **at <= now).map(|(ino, _)| *ino).collect();
+        for ino in due {
+            self.waiting.remove(&ino);
+            match self.tree.settle_plain(ino) {
+                Ok(true) => *self.settled_before.entry(ino).or_insert(0) += 1,
+                Ok(false) | Err(Errno::BUSY | Errno::NOENT) => {}
+                Err(error) => {
+                    tracing::warn!(ino, errno = error.0, "a file could not be settled; it stays raw")
+                }
+            }
+        }
+    }
+}
+
+impl Tree {
+    /// Ends the housekeeper.
+    pub fn stop(&self) {
+        self.wake(Work::Stop);
+    }
+
+    /// Settles a plain file that nobody has open. False when it is not worth it, or not the time.
+    fn settle_plain(&self, ino: u64) -> Result<bool> {
+        let unused = |tree: &Self| !tree.state.lock().open.contains_key(&ino);
+        let Some(inode) = self.store.read(|txn| txn.find_inode(ino))? else { return Ok(false) };
+        if !inode.raw || inode.seal.immutable() || inode.nlink == 0 || !unused(self) {
+            return Ok(false);
+        }
+        let path = self.store.layout().live(ino);
+        if std::fs::metadata(&path)?.len() < LITERAL_BELOW_BYTES {
+            return Ok(false);
+        }
+        // The slow part first, without keeping anyone out. An open for writing makes it void.
+        let hashed = self.store.hash_raw(ino, true)?;
+        let mut state = self.state.lock();
+        if state.open.contains_key(&ino) || state.frozen.contains_key(&ino) {
+            return Ok(false);
+        }
+        state.frozen.insert(ino, Freeze::Settle);
+        drop(state);
+        let settled = self.settle_frozen(ino, &hashed);
+        self.thaw(&[ino]);
+        settled.map(|()| true)
+    }
+
+    fn settle_frozen(&self, ino: u64, hashed: &tinyllm::hash::Hashed) -> Result<()> {
+        // Whoever wrote it meanwhile has closed it again; then the remembered hash is another one.
+        if self.store.hash_raw(ino, true)?.signature != hashed.signature {
+            return Err(Errno::BUSY);
+        }
+        let mut settlement = Settlement::new(&self.store);
+        settlement.add_raw(ino, Placing::Any)?;
+        settlement.make_durable()?;
+        self.store.write(Durability::Durable, |txn| {
+            let recipes = settlement.commit(txn)?;
+            settlement.settle_inode(txn, &settlement.files[0], recipes[0])
+        })?;
+        settlement.finish()?;
+        self.wake(Work::Punch);
+        Ok(())
+    }
+
+    /// Gives releases that are on their way a moment; true when nobody has the file open for writing then.
+    pub(super) fn wait_for_writers(&self, ino: u64) -> bool {
+        let deadline = Instant::now() + RELEASE_PATIENCE;
+        let mut state = self.state.lock();
+        while state.open.get(&ino).is_some_and(|open| open.writers > 0) {
+            if self.changed.wait_until(&mut state, deadline).timed_out() {
+                return false;
+            }
+        }
+        true
+    }
+}
