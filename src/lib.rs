@@ -23,6 +23,7 @@ pub mod pins;
 pub mod policy;
 pub mod publish;
 pub mod reader;
+pub mod rebuild;
 pub mod recipe;
 pub mod record;
 pub mod schema;

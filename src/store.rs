@@ -120,13 +120,10 @@ impl Store {
         Ok(Self::assemble(io, layout, format, catalog, None))
     }
 
-    /// Opens what a rebuild needs: the lock, and a new catalog in place of the lost one.
-    pub(crate) fn open_for_rebuild(io: Arc<dyn Io>, path: &Path) -> Result<Self> {
-        let layout = Layout::new(path);
-        let format = Format::read(&*io, &layout, true)?;
-        let lock = take_lock(&*io, &layout)?;
-        let catalog = Catalog::open(&layout.catalog())?;
-        Ok(Self::assemble(io, layout, format, catalog, Some(lock)))
+    /// Takes the lock of a store whose catalog is to be rebuilt.
+    pub(crate) fn lock_for_rebuild(io: &dyn Io, layout: &Layout) -> Result<File> {
+        Format::read(io, layout, true)?;
+        take_lock(io, layout)
     }
 
     fn assemble(

@@ -168,6 +168,13 @@ impl Txn<'_> {
         Ok(ino)
     }
 
+    /// Adds an inode under a number that is free.
+    pub fn add_inode_numbered(&self, ino: u64, new: &NewInode) -> Result<()> {
+        let made = self.add_inode(new)?;
+        self.db.prepare_cached("UPDATE inodes SET ino = ?2 WHERE ino = ?1")?.execute((made, ino))?;
+        self.reserve_inodes_to(ino.max(made))
+    }
+
     /// Stores every field of `inode`.
     pub fn put_inode(&self, inode: &Inode) -> Result<()> {
         self.db
