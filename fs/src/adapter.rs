@@ -444,14 +444,14 @@ impl Filesystem for Adapter {
     fn readdirplus(
         &self,
         _request: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         fh: FileHandle,
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
         let listed = self.tree.readdir(fh.0, offset, |listed| {
             let entry = &listed.entry;
-            let Some(attr) = self.tree.attr_listed(entry) else { return false };
+            let Some(attr) = self.tree.attr_listed(ino.0, entry) else { return false };
             let name = OsStr::from_bytes(&entry.name);
             let full = reply.add(
                 INodeNo(entry.ino),

@@ -28,10 +28,22 @@ impl Tree {
         }
         let found = self.store.read(|txn| txn.lookup(parent, name)?.map(|ino| txn.inode(ino)).transpose())?;
         match found {
-            Some(inode) => self.attr_of(&inode),
+            Some(inode) => self.attr_of_entry(parent, &inode),
             None if self.is_ghost(parent, name) => Ok(ghost_attr()),
             None => Err(Errno::NOENT),
         }
+    }
+
+    /// Gives an entry's attributes. A cached name keeps its lifetime when it is renamed, and any file beside
+    /// LATEST may be renamed onto LATEST, whose meaning changes by itself: no such name may be cached.
+    pub(super) fn attr_of_entry(&self, parent: u64, inode: &Inode) -> Result<Attr> {
+        let attr = self.attr_of(inode)?;
+        if inode.is_dir() || attr.validity != Validity::Short {
+            return Ok(attr);
+        }
+        let path = self.store.read(|txn| txn.path_of(parent))?;
+        let beside_latest = path.is_some_and(|path| policy::latest_home(&path).is_some());
+        Ok(if beside_latest { Attr { validity: Validity::Never, ..attr } } else { attr })
     }
 
     /// A removal in several calls (rm -r) finds names gone that its own first call took away; asking for them
@@ -137,19 +149,19 @@ impl Tree {
         caller: Caller,
     ) -> Result<Attr> {
         if kind == FileKind::File {
-            return self.attr_of(&self.make_file(parent, name, mode, caller)?);
+            return self.attr_of_entry(parent, &self.make_file(parent, name, mode, caller)?);
         }
         let dir = self.dir_for_new_name(parent, name, kind)?;
         let new = NewInode { rdev, ..Self::new_inode(&dir, kind, mode, caller) };
         let inode = self.store.write(Durability::Ordered, |txn| txn.create(parent, name, &new))?;
-        self.attr_of(&inode)
+        self.attr_of_entry(parent, &inode)
     }
 
     pub fn mkdir(&self, parent: u64, name: &[u8], mode: u32, caller: Caller) -> Result<Attr> {
         let dir = self.dir_for_new_name(parent, name, FileKind::Directory)?;
         let new = Self::new_inode(&dir, FileKind::Directory, mode, caller);
         let inode = self.store.write(Durability::Ordered, |txn| txn.create(parent, name, &new))?;
-        self.attr_of(&inode)
+        self.attr_of_entry(parent, &inode)
     }
 
     pub fn symlink(&self, parent: u64, name: &[u8], target: &[u8], caller: Caller) -> Result<Attr> {
@@ -157,7 +169,7 @@ impl Tree {
         let target = Some(target.to_vec());
         let new = NewInode { target, ..Self::new_inode(&dir, FileKind::Symlink, 0o777, caller) };
         let inode = self.store.write(Durability::Ordered, |txn| txn.create(parent, name, &new))?;
-        self.attr_of(&inode)
+        self.attr_of_entry(parent, &inode)
     }
 
     pub fn readlink(&self, ino: u64) -> Result<Vec<u8>> {
@@ -174,7 +186,7 @@ impl Tree {
             return Err(Errno::PERM);
         }
         let inode = self.store.write(Durability::Ordered, |txn| txn.link(ino, parent, name, now_ns()))?;
-        self.attr_of(&inode)
+        self.attr_of_entry(parent, &inode)
     }
 
     pub fn unlink(&self, parent: u64, name: &[u8]) -> Result<()> {
