@@ -9,7 +9,7 @@ use rustix::fs::{CWD, RenameFlags, XattrFlags, renameat_with};
 use rustix::io::Errno;
 use tinyllm::manifest::{CheckpointManifest, Manifest};
 use tinyllm_system_tests::checkpoint::{assert_complete, files_of, lineage, prepare, save, save_files};
-use tinyllm_system_tests::{Mount, assert_errno, both_modes, listing, read_text, run, succeeds};
+use tinyllm_system_tests::{Mount, assert_errno, both_modes, eventually, listing, read_text, run, succeeds};
 
 #[track_caller]
 fn assert_latest(ckpt: &Path, name: &str) {
@@ -218,7 +218,9 @@ fn a_half_removed_step_has_no_manifest() {
         save(&ckpt, "r", 1);
         let dir = save(&ckpt, "r", 2).dir;
         fs::remove_file(dir.join("config.json")).unwrap();
-        assert!(!dir.join("MANIFEST.json").exists(), "a manifest beside missing files");
+        // At once nobody can read it; the kernel forgets its name a moment later.
+        assert_errno("read the manifest", fs::read(dir.join("MANIFEST.json")), Errno::NOENT);
+        eventually("the manifest's name goes", || !dir.join("MANIFEST.json").exists());
         assert_latest(&ckpt, "step-000001");
         // Whoever removes the rest finds every name it saw before removable.
         fs::remove_file(dir.join("MANIFEST.json")).unwrap();
