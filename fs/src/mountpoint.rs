@@ -97,15 +97,12 @@ pub fn prepare(path: &Path, nonempty: bool) -> Result<bool, MountpointError> {
 /// A daemon that was killed leaves a mount whose every use is ENOTCONN.
 fn clean_dead(path: &Path) -> Result<bool, MountpointError> {
     let mut cleaned = false;
-    loop {
-        match fs::metadata(path) {
-            Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
-                detach(path).map_err(|source| MountpointError::Dead { path: path.to_owned(), source })?;
-                cleaned = true;
-            }
-            _ => return Ok(cleaned),
-        }
+    // Not by stat: the kernel answers that from its cache for a moment longer.
+    while rustix::fs::statvfs(path).is_err_and(|error| error == rustix::io::Errno::NOTCONN) {
+        detach(path).map_err(|source| MountpointError::Dead { path: path.to_owned(), source })?;
+        cleaned = true;
     }
+    Ok(cleaned)
 }
 
 /// Takes a mount away at once, whoever still uses it.
