@@ -138,11 +138,16 @@ impl CheckpointWriter {
         Err(PublishError::FileName { name: name.to_owned() })
     }
 
+    /// Makes the directories between `tmp_dir` and `path`; most files need none.
     fn create_parents(&mut self, path: &Path) -> Result<(), PublishError> {
-        let parents = path.ancestors().skip(1).take_while(|dir| *dir != self.tmp_dir);
-        self.subdirs.extend(parents.map(Path::to_owned));
-        let parent = path.parent().unwrap_or(&self.tmp_dir);
-        fs::create_dir_all(parent).context("creating", parent)
+        match path.parent() {
+            Some(parent) if parent != self.tmp_dir => {
+                let parents = parent.ancestors().take_while(|dir| *dir != self.tmp_dir);
+                self.subdirs.extend(parents.map(Path::to_owned));
+                fs::create_dir_all(parent).context("creating", parent)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Writes, fsyncs and closes a new file; gives its size and, unless the filesystem hashes, its SHA-256.
