@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 use crate::digest::ChunkDigest;
 
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
@@ -51,6 +53,12 @@ pub enum StoreError {
 
     #[error("{what}: not found")]
     NotFound { what: String },
+    #[error("{what}: no such checkpoint; {near}")]
+    NoCheckpoint { what: String, near: String },
+    #[error("{what}: could mean {}", candidates.join(" or "))]
+    Ambiguous { what: String, candidates: Vec<String> },
+    #[error("{text:?}: {why}")]
+    BadName { text: String, why: &'static str },
     #[error("{what}: exists already")]
     Exists { what: String },
     #[error("{what}: not a directory")]
@@ -75,6 +83,60 @@ pub enum StoreError {
     SealRefused { what: String, reasons: Vec<String> },
     #[error("stopped")]
     Interrupted,
+    #[error("{message}")]
+    Daemon { kind: ErrorKind, message: String },
+}
+
+/// Sorts errors by what whoever asked can do about them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorKind {
+    /// Ask with another name.
+    Usage,
+    NotFound,
+    /// The store's rules say no; nothing changed.
+    Refused,
+    /// Bytes are not what they should be.
+    Corrupt,
+    /// Try again later.
+    Busy,
+    /// Use another version of the program.
+    Unsupported,
+    Other,
+}
+
+impl StoreError {
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Ambiguous { .. } | Self::BadName { .. } => ErrorKind::Usage,
+            Self::NotAStore { .. } | Self::NotFound { .. } | Self::NoCheckpoint { .. } => ErrorKind::NotFound,
+            Self::NotEmptyDirectory { .. }
+            | Self::Exists { .. }
+            | Self::NotEmpty { .. }
+            | Self::Forbidden { .. }
+            | Self::SealRefused { .. } => ErrorKind::Refused,
+            Self::StaleCatalog { .. }
+            | Self::CatalogMissing { .. }
+            | Self::Corrupt { .. }
+            | Self::Truncated { .. }
+            | Self::ChunkMissing { .. }
+            | Self::ChunkCorrupt { .. } => ErrorKind::Corrupt,
+            Self::Locked { .. } | Self::Busy { .. } => ErrorKind::Busy,
+            Self::UnsupportedFormat { .. } | Self::UnknownEncoding { .. } => ErrorKind::Unsupported,
+            Self::Daemon { kind, .. } => *kind,
+            Self::Io { .. }
+            | Self::Catalog { .. }
+            | Self::Query { .. }
+            | Self::ReadOnly { .. }
+            | Self::NotADirectory { .. }
+            | Self::IsADirectory { .. }
+            | Self::Invalid { .. }
+            | Self::NameTooLong { .. }
+            | Self::TooManyLinks { .. }
+            | Self::NoAttribute
+            | Self::Interrupted => ErrorKind::Other,
+        }
+    }
 }
 
 impl From<rusqlite::Error> for StoreError {

@@ -193,6 +193,7 @@ impl Store {
             self.remove_pack_files(pack)?;
             self.write(Durability::Ordered, |txn| txn.remove_pending_pack(pack))?;
         }
+        self.remove_stale_imports()?;
         for ino in self.read(|txn| txn.unlinked_inodes())? {
             self.reclaim(ino)?;
         }

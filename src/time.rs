@@ -1,11 +1,17 @@
 //! The clock, as nanoseconds since 1970 and as RFC 3339 text.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Gives the present in nanoseconds since 1970.
 pub fn now_ns() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// Converts nanoseconds since 1970, which may be negative.
+pub(crate) fn system_time(at_ns: i64) -> SystemTime {
+    let distance = Duration::from_nanos(at_ns.unsigned_abs());
+    if at_ns < 0 { UNIX_EPOCH - distance } else { UNIX_EPOCH + distance }
 }
 
 /// Spells a time in seconds, UTC: `2026-11-29T16:00:00Z`. Source of the calendar arithmetic: Howard Hinnant,

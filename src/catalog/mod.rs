@@ -8,11 +8,13 @@ mod checkpoints;
 mod content;
 mod inode;
 mod namespace;
+mod usage;
 
 pub use checkpoints::{Checkpoint, Face};
 pub use content::{ChunkLocation, PackRow, RecipeId, RecipeRow, StoredRecipe};
 pub use inode::{FileKind, Inode, NewInode, SealState};
 pub use namespace::{DirEntry, RenameMode, Replaced};
+pub use usage::NamedFile;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -79,6 +79,22 @@ impl Txn<'_> {
         Ok(statement.query_map([ino], entry)?.collect::<rusqlite::Result<_>>()?)
     }
 
+    /// Lists the names of a directory that begin with `prefix`.
+    pub fn names_from(&self, parent: u64, prefix: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let sql = "SELECT name FROM entries WHERE parent = ?1 AND name >= ?2 ORDER BY name";
+        let mut statement = self.db.prepare_cached(sql)?;
+        let mut rows = statement.query((parent, prefix))?;
+        let mut names: Vec<Vec<u8>> = Vec::new();
+        while let Some(row) = rows.next()? {
+            let name: Vec<u8> = row.get(0)?;
+            if !name.starts_with(prefix) {
+                break;
+            }
+            names.push(name);
+        }
+        Ok(names)
+    }
+
     pub fn is_empty_dir(&self, ino: u64) -> Result<bool> {
         let mut statement = self.db.prepare_cached("SELECT 1 FROM entries WHERE parent = ?1 LIMIT 1")?;
         Ok(!statement.exists([ino])?)

@@ -113,22 +113,36 @@ impl CheckpointManifest {
         let Subject::Checkpoint { run_id, step } = &manifest.subject else {
             return Err(ManifestError::NotACheckpoint);
         };
-        let base_model = manifest.base_model.clone().unwrap_or_else(|| run_id.as_str().to_owned());
+        let base_model = manifest.base_model.as_deref().unwrap_or(run_id.as_str());
         Ok(Self {
+            parent: manifest.parent.clone(),
+            ..Self::new(base_model, run_id.as_str(), *step, manifest.created_at.clone(), weights_sha256)
+        })
+    }
+
+    /// Makes the manifest of a checkpoint of which nothing else is known.
+    pub fn new(
+        base_model: &str,
+        run_id: &str,
+        step: Step,
+        created_at: String,
+        weights_sha256: Sha256Digest,
+    ) -> Self {
+        Self {
             schema_version: 1,
             kind: Kind::Checkpoint,
-            name: full_name(&base_model, run_id.as_str(), *step),
-            base_model,
-            run_id: run_id.as_str().to_owned(),
+            name: full_name(base_model, run_id, step),
+            base_model: base_model.to_owned(),
+            run_id: run_id.to_owned(),
             step: step.0,
-            created_at: manifest.created_at.clone(),
+            created_at,
             weights_sha256,
-            parent: manifest.parent.clone(),
+            parent: None,
             merged_adapter: None,
             domain: None,
             signal_source: None,
             optimizer: None,
             scores: None,
-        })
+        }
     }
 }
