@@ -1,7 +1,5 @@
 //! A file's content as a whole, wherever its bytes lie.
 
-use std::io::Write;
-
 use sha2::Digest as _;
 
 use crate::catalog::{Inode, RecipeId};
@@ -79,10 +77,5 @@ impl Store {
             Some(recipe) => self.read(|txn| Ok(txn.recipe_row(recipe)?.sha256)),
             None => Ok(Sha256Digest::of(b"")),
         }
-    }
-
-    /// Copies a file's bytes to `out`.
-    pub(crate) fn copy_to(&self, inode: &Inode, out: &mut dyn Write, path: &std::path::Path) -> Result<()> {
-        self.for_each_piece(inode, |piece| out.write_all(piece).at("write", path))
     }
 }

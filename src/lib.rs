@@ -18,6 +18,7 @@ pub mod hash;
 pub mod import;
 pub mod io;
 pub mod layout;
+pub mod location;
 pub mod manifest;
 pub mod names;
 pub mod pack;

@@ -65,16 +65,19 @@ fn errno_of(error: &StoreError) -> i32 {
         | StoreError::NotEmptyDirectory { .. }
         | StoreError::UnsupportedFormat { .. }
         | StoreError::StaleCatalog { .. }
-        | StoreError::CatalogMissing { .. } => libc::EIO,
+        | StoreError::CatalogMissing { .. }
+        | StoreError::Daemon { .. } => libc::EIO,
         StoreError::Locked { .. } | StoreError::Busy { .. } => libc::EBUSY,
         StoreError::ReadOnly { .. } => libc::EROFS,
-        StoreError::NotFound { .. } => libc::ENOENT,
+        StoreError::NotFound { .. } | StoreError::NoCheckpoint { .. } => libc::ENOENT,
         StoreError::Exists { .. } => libc::EEXIST,
         StoreError::NotADirectory { .. } => libc::ENOTDIR,
         StoreError::IsADirectory { .. } => libc::EISDIR,
         StoreError::NotEmpty { .. } => libc::ENOTEMPTY,
         StoreError::Forbidden { .. } => libc::EPERM,
-        StoreError::Invalid { .. } => libc::EINVAL,
+        StoreError::Invalid { .. } | StoreError::Ambiguous { .. } | StoreError::BadName { .. } => {
+            libc::EINVAL
+        }
         StoreError::NameTooLong { .. } => libc::ENAMETOOLONG,
         StoreError::TooManyLinks { .. } => libc::EMLINK,
         StoreError::NoAttribute => libc::ENODATA,

@@ -12,18 +12,14 @@ pub mod tree;
 
 use std::path::PathBuf;
 
-/// Finds the store when none is named: $TINYLLM_STORE, else the user's data directory, else (for root)
-/// /var/lib/tinyllm.
+use tinyllm::location::{Environment, default_store as default_store_of};
+
+/// Finds the store when none is named, from this process's environment.
 pub fn default_store() -> Option<PathBuf> {
-    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    if let Some(store) = set("TINYLLM_STORE") {
-        return Some(store);
-    }
-    if let Some(data) = set("XDG_DATA_HOME") {
-        return Some(data.join("tinyllm"));
-    }
-    if rustix::process::geteuid().is_root() {
-        return Some("/var/lib/tinyllm".into());
-    }
-    set("HOME").map(|home| home.join(".local/share/tinyllm"))
+    default_store_of(Environment {
+        tinyllm_store: std::env::var_os("TINYLLM_STORE"),
+        xdg_data_home: std::env::var_os("XDG_DATA_HOME"),
+        home: std::env::var_os("HOME"),
+        is_root: rustix::process::geteuid().is_root(),
+    })
 }
