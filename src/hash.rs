@@ -45,11 +45,11 @@ pub struct Hashed {
 
 /// An open file as splitters read it.
 #[derive(Debug)]
-struct FileSource<'a> {
-    io: &'a dyn Io,
-    file: &'a File,
-    path: &'a Path,
-    size_bytes: u64,
+pub(crate) struct FileSource<'a> {
+    pub(crate) io: &'a dyn Io,
+    pub(crate) file: &'a File,
+    pub(crate) path: &'a Path,
+    pub(crate) size_bytes: u64,
 }
 
 impl Source for FileSource<'_> {
@@ -87,6 +87,16 @@ fn data_ranges(file: &File, size_bytes: u64, path: &Path) -> Result<Vec<(u64, u6
         at = end;
     }
     Ok(ranges)
+}
+
+/// Says whether an open file still has the chunks and literal bytes that were hashed before. Much cheaper than
+/// hashing it anew: there is no SHA-256 to be computed byte after byte.
+pub fn still_holds(io: &dyn Io, file: &File, path: &Path, hashed: &Hashed) -> Result<bool> {
+    let source = FileSource { io, file, path, size_bytes: hashed.signature.size_bytes };
+    let same = |(extent, before): (&Extent, &Segment)| Ok(segment(&source, extent)? == *before);
+    let all: Vec<bool> =
+        hashed.extents.par_iter().zip(&hashed.recipe.segments).map(same).collect::<Result<_>>()?;
+    Ok(all.into_iter().all(|same| same))
 }
 
 /// Plans, cuts and hashes an open file.

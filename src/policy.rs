@@ -72,6 +72,17 @@ pub fn seal_target(path: &[impl AsRef<[u8]>]) -> Option<SealTarget> {
     }
 }
 
+/// Says whether a file stands in a directory that a seal may take: one level below where steps and versions
+/// stand.
+pub fn is_staged(file: &[impl AsRef<[u8]>]) -> bool {
+    let name = |at: usize| file.get(at).map(|name: &_| AsRef::<[u8]>::as_ref(name));
+    match name(0) {
+        Some(RUNS) => name(2) == Some(CKPT) && file.len() > 4,
+        Some(CHECKPOINTS | MODELS) => file.len() > 3,
+        _ => false,
+    }
+}
+
 /// Says which run's LATEST and latest stand in this directory.
 pub fn latest_home(dir: &[impl AsRef<[u8]>]) -> Option<(Face, String)> {
     let names: Option<Vec<&str>> = dir.iter().map(|name| std::str::from_utf8(name.as_ref()).ok()).collect();

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use crate::catalog::{Durability, PackRow, RecipeId, StoredRecipe, Txn};
 use crate::digest::{ChunkDigest, Sha256Digest};
 use crate::error::{IoContext, Result, StoreError};
-use crate::hash::{Hashed, Signature, hash_file};
+use crate::hash::{Hashed, Signature, hash_file, still_holds};
 use crate::io::{OpenMode, read_exact_at, unlink_if_present};
 use crate::pack::{self, IndexEntry, PackId};
 use crate::pins::PinGuard;
@@ -29,35 +29,78 @@ use crate::store::Store;
 /// An adopted file keeps its known bytes up to this fraction of its size: it stays one piece for the kernel.
 const WHOLE_IF_KNOWN_BELOW: u64 = 128;
 
-/// Remembers the hashes of raw files that nobody is writing.
+/// Remembers the hashes of raw files.
 #[derive(Debug, Default)]
 pub(crate) struct HashMemory {
-    by_ino: Mutex<HashMap<u64, Arc<Hashed>>>,
+    by_ino: Mutex<HashMap<u64, Remembered>>,
+}
+
+#[derive(Debug, Default)]
+struct Remembered {
+    hashed: Option<Arc<Hashed>>,
+    /// Nobody could write to the file when it was hashed.
+    sure: bool,
+    /// How often it was synced while being staged.
+    syncs: u32,
 }
 
 impl HashMemory {
+    /// Forgets the hash of a file that is about to change.
     pub(crate) fn forget(&self, ino: u64) {
+        if let Some(remembered) = self.by_ino.lock().get_mut(&ino) {
+            remembered.hashed = None;
+        }
+    }
+
+    /// Forgets a file that is not raw any more.
+    pub(crate) fn forget_all(&self, ino: u64) {
         self.by_ino.lock().remove(&ino);
     }
 
-    fn get(&self, ino: u64, signature: Signature) -> Option<Arc<Hashed>> {
-        self.by_ino.lock().get(&ino).filter(|hashed| hashed.signature == signature).cloned()
+    pub(crate) fn count_sync(&self, ino: u64) -> u32 {
+        let mut by_ino = self.by_ino.lock();
+        let remembered = by_ino.entry(ino).or_default();
+        remembered.syncs += 1;
+        remembered.syncs
+    }
+
+    /// Gives the remembered hash of this state of the file, and whether it is sure.
+    fn get(&self, ino: u64, signature: Signature) -> Option<(Arc<Hashed>, bool)> {
+        let by_ino = self.by_ino.lock();
+        let remembered = by_ino.get(&ino)?;
+        let hashed = remembered.hashed.clone().filter(|hashed| hashed.signature == signature)?;
+        Some((hashed, remembered.sure))
     }
 
     fn put(&self, ino: u64, hashed: Arc<Hashed>) {
-        self.by_ino.lock().insert(ino, hashed);
+        let mut by_ino = self.by_ino.lock();
+        let remembered = by_ino.entry(ino).or_default();
+        (remembered.hashed, remembered.sure) = (Some(hashed), true);
+    }
+
+    /// Remembers a hash taken while someone may have been writing.
+    pub(crate) fn put_unsure(&self, ino: u64, hashed: Arc<Hashed>) {
+        let mut by_ino = self.by_ino.lock();
+        let remembered = by_ino.entry(ino).or_default();
+        (remembered.hashed, remembered.sure) = (Some(hashed), false);
     }
 }
 
 impl Store {
-    /// Hashes a raw file, or remembers it. `quiet` says that nobody has it open for writing, so that the
-    /// result may be remembered until [`Store::forget_hash`].
+    /// Hashes a raw file, or remembers it. `quiet` says that nobody can write to it, so that the result may be
+    /// remembered until [`Store::forget_hash`]. A hash from a time when someone could is checked first.
     pub fn hash_raw(&self, ino: u64, quiet: bool) -> Result<Arc<Hashed>> {
         let path = self.layout.live(ino);
         let file = self.io.open(&path, OpenMode::Read).at("open", &path)?;
         let signature = Signature::of(&file, &path)?;
-        if quiet && let Some(hashed) = self.hashes.get(ino, signature) {
-            return Ok(hashed);
+        if quiet && let Some((hashed, sure)) = self.hashes.get(ino, signature) {
+            if sure {
+                return Ok(hashed);
+            }
+            if still_holds(&*self.io, &file, &path, &hashed)? {
+                self.hashes.put(ino, hashed.clone());
+                return Ok(hashed);
+            }
         }
         let hashed = Arc::new(hash_file(&*self.io, &file, &path)?);
         if quiet {
@@ -350,7 +393,7 @@ impl<'s> Settlement<'s> {
         self.uncommitted.clear();
         for file in &self.files {
             if let Some(ino) = file.ino {
-                self.store.hashes.forget(ino);
+                self.store.hashes.forget_all(ino);
                 unlink_if_present(&*self.store.io, &self.store.layout.live(ino))?;
             }
         }

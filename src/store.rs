@@ -275,7 +275,7 @@ impl Store {
             }
             _ => Ok(false),
         })?;
-        self.hashes.forget(ino);
+        self.hashes.forget_all(ino);
         if raw { unlink_if_present(&*self.io, &self.layout.live(ino)) } else { Ok(()) }
     }
 

@@ -4,6 +4,7 @@ pub mod adapter;
 pub mod attr;
 pub mod background;
 pub mod errno;
+pub mod lease;
 pub mod mountpoint;
 pub mod options;
 pub mod problems;

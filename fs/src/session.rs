@@ -61,6 +61,8 @@ pub fn serve(
     let notifier = session.notifier();
     let mut unmounter = session.unmount_callable();
     let target = mountpoint.to_owned();
+    // A lease that is broken while it is asked for sends this; its default would end the program.
+    signal_hook::flag::register(libc::SIGIO, Arc::default()).map_err(start)?;
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(start)?;
     let signal_handle = signals.handle();
     let (finished, all_served) = mpsc::channel();
@@ -97,7 +99,7 @@ pub fn serve(
     // It only ends early by panicking, which has been reported already.
     let _ = housekeeper.join();
     signal_handle.close();
-    store.sync().map_err(|source| SessionError::Store { source })?;
+    store.sync_unsettled().map_err(|source| SessionError::Store { source })?;
     ended.map_err(|source| SessionError::Serve { path: mountpoint.to_owned(), source })
 }
 

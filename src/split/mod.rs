@@ -46,6 +46,11 @@ trait Splitter: Sync {
 /// In the order asked; the last takes any file.
 const SPLITTERS: &[&dyn Splitter] = &[&safetensors::Safetensors, &cdc::Cdc];
 
+/// Plans the cuts of a large file from its header alone. None when that does not say.
+pub fn plan_by_header(source: &dyn Source) -> Result<Option<Vec<Extent>>> {
+    if source.size_bytes() < LITERAL_BELOW_BYTES { Ok(None) } else { safetensors::Safetensors.split(source) }
+}
+
 /// Plans the cuts of `source`.
 pub fn plan(source: &dyn Source) -> Result<Vec<Extent>> {
     let size_bytes = source.size_bytes();

@@ -4,10 +4,10 @@ use std::fs::File;
 
 use rustix::fs::{Timespec, Timestamps, UTIME_OMIT, futimens};
 use tinyllm::catalog::{Durability, Inode};
-use tinyllm::error::IoContext;
 use tinyllm::io::OpenMode;
 use tinyllm::time::now_ns;
 
+use super::open::OpenContent;
 use super::{Result, Tree, inspect};
 use crate::attr::Attr;
 use crate::errno::Errno;
@@ -67,33 +67,29 @@ impl Tree {
         if inode.seal.immutable() {
             return Err(Errno::PERM);
         }
-        let open = state.open.get(&ino).map(|open| open.shared.clone());
-        let mut raw = open.as_ref().and_then(|shared| shared.raw_file());
+        let mut raw = None;
         if let Some(size_bytes) = change.size_bytes {
             if !inode.is_file() {
                 return Err(if inode.is_dir() { Errno::ISDIR } else { Errno::INVAL });
             }
-            let file = match raw {
-                Some(file) => file,
-                None if inode.raw => self.open_live(ino)?.into(),
-                None => {
-                    let file = self.make_raw(&inode, size_bytes == 0)?;
-                    if let Some(shared) = &open {
-                        *shared.content.write() = super::open::OpenContent::Raw(file.clone());
-                    }
-                    inode = self.inode(ino)?;
-                    file
+            if !inode.raw {
+                self.make_raw(&inode, size_bytes == 0)?;
+                inode = self.inode(ino)?;
+                if let Some(open) = state.open.get(&ino) {
+                    *open.shared.content.write() = OpenContent::Raw(self.open_raw(ino, OpenMode::Read)?);
                 }
-            };
+            }
+            let file = self.open_raw(ino, OpenMode::ReadWrite)?;
             self.store.forget_hash(ino);
             file.set_len(size_bytes)?;
             raw = Some(file);
         }
         if inode.raw && (change.atime.is_some() || change.mtime.is_some()) {
-            match &raw {
-                Some(file) => set_times(file, &change)?,
-                None => set_times(&self.open_live(ino)?, &change)?,
-            }
+            let file = match raw {
+                Some(file) => file,
+                None => self.open_raw(ino, OpenMode::ReadWrite)?,
+            };
+            set_times(&file, &change)?;
         }
         let inode = self.store.write(Durability::Ordered, |txn| {
             let inode = changed(txn.inode(ino)?, &change);
@@ -102,11 +98,6 @@ impl Tree {
         })?;
         drop(state);
         self.attr_of(&inode)
-    }
-
-    fn open_live(&self, ino: u64) -> Result<File> {
-        let path = self.store.layout().live(ino);
-        Ok(self.store.io().open(&path, OpenMode::ReadWrite).at("open", &path)?)
     }
 
     pub fn getxattr(&self, ino: u64, name: &[u8]) -> Result<Vec<u8>> {

@@ -3,8 +3,8 @@
 use std::os::unix::fs::FileExt;
 
 use rustix::fs::{FallocateFlags, SeekFrom};
-use tinyllm::catalog::{Durability, Inode};
 use tinyllm::error::IoContext;
+use tinyllm::policy;
 
 use super::open::OpenContent;
 use super::{Result, Tree};
@@ -41,33 +41,21 @@ impl Tree {
 
     /// Writes all of `data` at `offset`.
     pub fn write(&self, handle: u64, data: &[u8], offset: u64) -> Result<usize> {
-        let handle = self.handle(handle)?;
-        // The kernel's write-back cache may use any handle of the file that can write.
-        let file = handle.shared.raw_file().filter(|_| handle.write).ok_or(Errno::BADF)?;
+        let file = self.handle(handle)?.writer.ok_or(Errno::BADF)?;
         file.write_all_at(data, offset)?;
         Ok(data.len())
     }
 
     /// Makes a file's bytes and its name durable.
-    ///
-    /// The raw file is synced first, then live/ (its name there), then the catalog (its name in the tree), so a
-    /// name that survives a power cut has its bytes.
     pub fn fsync(&self, ino: u64, handle: u64) -> Result<()> {
-        let raw = self.handle(handle)?.shared.raw_file();
-        if let Some(file) = raw {
-            let path = self.store.layout().live(ino);
-            self.store.io().sync(&file).at("sync", &path)?;
-            let dir = self.store.layout().live_dir();
-            self.store.io().sync_dir(&dir).at("sync directory", &dir)?;
-            self.store.write(Durability::Ordered, |txn| match txn.find_inode(ino)? {
-                // The raw bytes are durable now, and newer than what was settled before.
-                Some(inode) if inode.raw && inode.recipe.is_some() => {
-                    txn.put_inode(&Inode { recipe: None, ..inode })
-                }
-                _ => Ok(()),
-            })?;
+        if self.handle(handle)?.shared.raw_file().is_none() {
+            return Ok(self.store.sync()?);
         }
-        Ok(self.store.sync()?)
+        let path = self.store.read(|txn| txn.path_of(ino))?;
+        if path.is_some_and(|path| policy::is_staged(&path)) {
+            return Ok(self.store.sync_staged(ino)?);
+        }
+        Ok(self.store.sync_raw(ino)?)
     }
 
     /// Makes every name and change of metadata so far durable.
@@ -78,8 +66,7 @@ impl Tree {
     }
 
     pub fn fallocate(&self, handle: u64, offset: u64, len_bytes: u64, mode: i32) -> Result<()> {
-        let handle = self.handle(handle)?;
-        let file = handle.shared.raw_file().filter(|_| handle.write).ok_or(Errno::BADF)?;
+        let file = self.handle(handle)?.writer.ok_or(Errno::BADF)?;
         let flags = FallocateFlags::from_bits(mode.cast_unsigned()).ok_or(Errno::NOTSUP)?;
         Ok(rustix::fs::fallocate(&file, flags, offset, len_bytes)?)
     }
@@ -109,7 +96,7 @@ impl Tree {
         len_bytes: u64,
     ) -> Result<u64> {
         let (from, to) = (self.handle(from)?, self.handle(to)?);
-        let to = to.shared.raw_file().filter(|_| to.write).ok_or(Errno::BADF)?;
+        let to = to.writer.ok_or(Errno::BADF)?;
         let Some(from) = from.shared.raw_file() else { return Err(Errno::NOTSUP) };
         let len = usize::try_from(len_bytes.min(MAX_COPY_BYTES)).expect("at most 1 GiB");
         let copied =

@@ -5,17 +5,21 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use parking_lot::MutexGuard;
 use tinyllm::catalog::Durability;
 use tinyllm::settle::{Placing, Settlement};
 use tinyllm::split::LITERAL_BELOW_BYTES;
 
-use super::{Freeze, Result, Tree};
+use super::{Freeze, Result, State, Tree};
 use crate::errno::Errno;
+use crate::lease;
 
 /// Files that were settled and opened for writing again wait twice as long each time, up to this many times.
 const MAX_DOUBLINGS: u32 = 8;
 /// How long a reader of a file's SHA-256 waits for a release that is on its way.
 const RELEASE_PATIENCE: Duration = Duration::from_millis(200);
+const SETTLE_BESIDE_AFTER: Duration = Duration::from_secs(5);
+const MAPPING_POLL: Duration = Duration::from_millis(10);
 
 /// Something to look at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,6 +82,13 @@ impl Housekeeper {
     }
 
     fn wait_for(&mut self, ino: u64) {
+        // A file whose recipe stands beside its raw bytes should not stay in two minds.
+        let beside =
+            self.tree.store.read(|txn| Ok(txn.find_inode(ino)?.is_some_and(|i| i.raw && i.recipe.is_some())));
+        if beside.unwrap_or(false) {
+            self.waiting.insert(ino, Instant::now() + SETTLE_BESIDE_AFTER);
+            return;
+        }
         let doublings = self.settled_before.get(&ino).copied().unwrap_or(0).min(MAX_DOUBLINGS);
         self.waiting.insert(ino, Instant::now() + self.tree.options.settle_after * 2u32.pow(doublings));
     }
@@ -106,7 +117,10 @@ impl Tree {
 
     /// Settles a plain file that nobody has open. False when it is not worth it, or not the time.
     fn settle_plain(&self, ino: u64) -> Result<bool> {
-        let unused = |tree: &Self| !tree.state.lock().open.contains_key(&ino);
+        let unused = |tree: &Self| {
+            let state = tree.state.lock();
+            !state.open.contains_key(&ino) && !tree.has_writers(&state, ino)
+        };
         let Some(inode) = self.store.read(|txn| txn.find_inode(ino))? else { return Ok(false) };
         if !inode.raw || inode.seal.immutable() || inode.nlink == 0 || !unused(self) {
             return Ok(false);
@@ -118,7 +132,7 @@ impl Tree {
         // The slow part first, without keeping anyone out. An open for writing makes it void.
         let hashed = self.store.hash_raw(ino, true)?;
         let mut state = self.state.lock();
-        if state.open.contains_key(&ino) || state.frozen.contains_key(&ino) {
+        if state.open.contains_key(&ino) || state.frozen.contains_key(&ino) || self.has_writers(&state, ino) {
             return Ok(false);
         }
         state.frozen.insert(ino, Freeze::Settle);
@@ -145,15 +159,30 @@ impl Tree {
         Ok(())
     }
 
-    /// Gives releases that are on their way a moment; true when nobody has the file open for writing then.
+    /// Gives releases that are on their way a moment; true when nobody can write to the file then.
     pub(super) fn wait_for_writers(&self, ino: u64) -> bool {
         let deadline = Instant::now() + RELEASE_PATIENCE;
         let mut state = self.state.lock();
-        while state.open.get(&ino).is_some_and(|open| open.writers > 0) {
-            if self.changed.wait_until(&mut state, deadline).timed_out() {
+        while self.has_writers(&state, ino) {
+            if Instant::now() >= deadline {
                 return false;
             }
+            self.wait_for_change(&mut state);
         }
         true
+    }
+
+    /// Says whether anyone can write to a file, by a handle or by a mapping that outlived its handle.
+    pub(super) fn has_writers(&self, state: &State, ino: u64) -> bool {
+        if state.open.get(&ino).is_some_and(|open| open.writers > 0) {
+            return true;
+        }
+        // Without passthrough a mapping keeps its file open.
+        self.options.passthrough && lease::has_writers(&self.store.layout().live(ino)).unwrap_or(false)
+    }
+
+    /// Waits for a release, or a moment: the end of a mapping is not announced.
+    pub(super) fn wait_for_change(&self, state: &mut MutexGuard<'_, State>) {
+        self.changed.wait_for(state, MAPPING_POLL);
     }
 }

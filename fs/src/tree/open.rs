@@ -53,6 +53,8 @@ impl Backing {
 /// Where an open inode's bytes are.
 #[derive(Debug, Clone)]
 pub(super) enum OpenContent {
+    /// The raw file, open for reading: only handles that write hold it open for writing, so that whoever
+    /// looks for writers does not find the daemon itself.
     Raw(Arc<File>),
     Settled(Arc<FileReader>),
     /// A whole pack that the kernel reads by itself.
@@ -94,7 +96,8 @@ pub(super) struct OpenInode {
 #[derive(Debug, Clone)]
 pub(super) struct Handle {
     pub ino: u64,
-    pub write: bool,
+    /// The raw file, open for writing.
+    pub writer: Option<Arc<File>>,
     pub shared: Arc<Shared>,
 }
 
@@ -150,19 +153,19 @@ impl Tree {
         } else if flags.write || flags.truncate {
             let shared = state.open[&ino].shared.clone();
             if shared.raw_file().is_none() {
-                let raw = self.make_raw(inode, flags.truncate)?;
-                *shared.content.write() = OpenContent::Raw(raw);
+                self.make_raw(inode, flags.truncate)?;
+                *shared.content.write() = OpenContent::Raw(self.open_raw(ino, OpenMode::Read)?);
             }
         }
         if flags.write || flags.truncate {
             self.store.forget_hash(ino);
         }
-        let open = state.open.get_mut(&ino).expect("inserted above");
-        if flags.truncate
-            && let Some(raw) = open.shared.raw_file()
-        {
-            raw.set_len(0)?;
+        let writer =
+            if flags.write || flags.truncate { Some(self.open_raw(ino, OpenMode::ReadWrite)?) } else { None };
+        if let (true, Some(writer)) = (flags.truncate, &writer) {
+            writer.set_len(0)?;
         }
+        let open = state.open.get_mut(&ino).expect("inserted above");
         if flags.write {
             open.writers += 1;
         } else {
@@ -170,15 +173,18 @@ impl Tree {
         }
         let (shared, backing) = (open.shared.clone(), open.backing.clone());
         let handle = self.new_handle();
-        state.handles.insert(handle, Handle { ino, write: flags.write, shared });
+        let writer = writer.filter(|_| flags.write);
+        state.handles.insert(handle, Handle { ino, writer, shared });
         Ok(Opened { handle, backing, direct: false })
     }
 
     /// Decides how an inode that nobody has open is served.
     fn first_content(&self, inode: &Inode, flags: OpenFlags) -> Result<(OpenContent, Option<Arc<Backing>>)> {
         if inode.raw || flags.write || flags.truncate {
-            let file =
-                if inode.raw { self.open_raw(inode.ino)? } else { self.make_raw(inode, flags.truncate)? };
+            if !inode.raw {
+                self.make_raw(inode, flags.truncate)?;
+            }
+            let file = self.open_raw(inode.ino, OpenMode::Read)?;
             let backing = if self.passthrough() { Some(Backing::new(&file)?) } else { None };
             return Ok((OpenContent::Raw(file), backing));
         }
@@ -194,9 +200,9 @@ impl Tree {
         Ok((OpenContent::Settled(Arc::new(reader)), None))
     }
 
-    fn open_raw(&self, ino: u64) -> Result<Arc<File>> {
+    pub(super) fn open_raw(&self, ino: u64, mode: OpenMode) -> Result<Arc<File>> {
         let path = self.store.layout().live(ino);
-        Ok(Arc::new(self.store.io().open(&path, OpenMode::ReadWrite).at("open", &path)?))
+        Ok(Arc::new(self.store.io().open(&path, mode).at("open", &path)?))
     }
 
     /// Opens the pack that holds a sealed file whole and in order, if one does.
@@ -213,7 +219,7 @@ impl Tree {
     }
 
     /// Gives a file raw bytes of its own again, copied from its settled content unless that is cut away.
-    pub(super) fn make_raw(&self, inode: &Inode, truncate: bool) -> Result<Arc<File>> {
+    pub(super) fn make_raw(&self, inode: &Inode, truncate: bool) -> Result<()> {
         let path = self.store.layout().live(inode.ino);
         unlink_if_present(&**self.store.io(), &path)?;
         let file = self.store.io().open(&path, OpenMode::CreateNew).at("create", &path)?;
@@ -231,7 +237,7 @@ impl Tree {
             unlink_if_present(&**self.store.io(), &path)?;
             return Err(error);
         }
-        Ok(Arc::new(file))
+        Ok(())
     }
 
     fn fill_raw(&self, inode: &Inode, file: &File, truncate: bool) -> Result<()> {
@@ -258,7 +264,7 @@ impl Tree {
     fn open_generated(&self, ino: u64, content: Vec<u8>) -> Opened {
         let shared = Arc::new(Shared { content: RwLock::new(OpenContent::Generated(Arc::new(content))) });
         let handle = self.new_handle();
-        self.state.lock().handles.insert(handle, Handle { ino, write: false, shared });
+        self.state.lock().handles.insert(handle, Handle { ino, writer: None, shared });
         Opened { handle, backing: None, direct: true }
     }
 
@@ -269,7 +275,9 @@ impl Tree {
     /// Closes a file for good.
     pub fn release(&self, handle: u64) {
         let mut state = self.state.lock();
-        let Some(Handle { ino, write, .. }) = state.handles.remove(&handle) else { return };
+        let Some(Handle { ino, writer, .. }) = state.handles.remove(&handle) else { return };
+        let write = writer.is_some();
+        drop(writer);
         let Some(open) = state.open.get_mut(&ino) else { return };
         if write {
             open.writers -= 1;

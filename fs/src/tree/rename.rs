@@ -186,16 +186,17 @@ impl Tree {
             let tree = self.store.read(|txn| Subtree::list(txn, root))?;
             let busy = tree.nodes.iter().find(|node| {
                 let ino = node.inode.ino;
-                state.open.get(&ino).is_some_and(|open| open.writers > 0) || state.frozen.contains_key(&ino)
+                state.frozen.contains_key(&ino) || (node.inode.raw && self.has_writers(&state, ino))
             });
             let Some(busy) = busy else {
                 let inodes: Vec<u64> = tree.nodes.iter().map(|node| node.inode.ino).collect();
                 state.frozen.extend(inodes.iter().map(|ino| (*ino, Freeze::Seal)));
                 return Ok(inodes);
             };
-            if self.changed.wait_until(&mut state, deadline).timed_out() {
+            if Instant::now() >= deadline {
                 return Err(Refusal::Writers(busy.path.clone()));
             }
+            self.wait_for_change(&mut state);
         }
     }
 
