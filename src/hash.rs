@@ -13,6 +13,9 @@ use crate::io::{Io, read_exact_at};
 use crate::recipe::{Recipe, Segment};
 use crate::split::{self, Extent, ExtentKind, Source};
 
+/// Longer than any disk's coarsest clock for the times of files.
+pub(crate) const CLOCK_TICK_NS: i64 = 12_000_000;
+
 /// What tells one state of a raw file from another, as long as nobody has it open for writing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Signature {
@@ -22,6 +25,15 @@ pub struct Signature {
 }
 
 impl Signature {
+    /// A later write would show in the times: they are not of this very tick of the disk's clock.
+    pub fn settled_before(&self, now_ns: i64) -> bool {
+        self.last_change_ns() + CLOCK_TICK_NS <= now_ns
+    }
+
+    pub(crate) fn last_change_ns(&self) -> i64 {
+        self.mtime_ns.max(self.ctime_ns)
+    }
+
     pub fn of(file: &File, path: &Path) -> Result<Self> {
         let stat = file.metadata().at("stat", path)?;
         let ns = |seconds: i64, nanos: i64| seconds.saturating_mul(1_000_000_000).saturating_add(nanos);
@@ -99,16 +111,25 @@ pub fn still_holds(io: &dyn Io, file: &File, path: &Path, hashed: &Hashed) -> Re
     Ok(all.into_iter().all(|same| same))
 }
 
-/// Plans, cuts and hashes an open file.
-pub fn hash_file(io: &dyn Io, file: &File, path: &Path) -> Result<Hashed> {
+/// Plans, cuts and hashes an open file. `known` finds the SHA-256 of a recipe that was seen before: computing
+/// it anew takes several times as long as naming the chunks.
+pub fn hash_file(
+    io: &dyn Io,
+    file: &File,
+    path: &Path,
+    known: impl FnOnce(&Recipe) -> Result<Option<Sha256Digest>>,
+) -> Result<Hashed> {
     let signature = Signature::of(file, path)?;
     let source = FileSource { io, file, path, size_bytes: signature.size_bytes };
     let extents = split::plan(&source)?;
-    let (segments, sha256) = rayon::join(
-        || extents.par_iter().map(|extent| segment(&source, extent)).collect::<Result<Vec<Segment>>>(),
-        || sha256_of(&source, &extents),
-    );
-    Ok(Hashed { signature, recipe: Recipe { segments: segments? }, sha256: sha256?, extents })
+    let segments =
+        extents.par_iter().map(|extent| segment(&source, extent)).collect::<Result<Vec<Segment>>>()?;
+    let recipe = Recipe { segments };
+    let sha256 = match known(&recipe)? {
+        Some(sha256) => sha256,
+        None => sha256_of(&source, &extents)?,
+    };
+    Ok(Hashed { signature, recipe, sha256, extents })
 }
 
 fn segment(source: &FileSource<'_>, extent: &Extent) -> Result<Segment> {
@@ -159,7 +180,7 @@ mod tests {
         std::fs::write(&path, vec![3u8; 100_000]).unwrap();
         let file = SystemIo.open(&path, OpenMode::ReadWrite).unwrap();
         file.set_len(3 << 20).unwrap();
-        let hashed = hash_file(&SystemIo, &file, &path).unwrap();
+        let hashed = hash_file(&SystemIo, &file, &path, |_| Ok(None)).unwrap();
         assert_eq!(hashed.sha256, Sha256Digest::of(&std::fs::read(&path).unwrap()));
         assert_eq!(hashed.recipe.size_bytes(), 3 << 20);
     }

@@ -93,7 +93,7 @@ impl Store {
         settlement.make_durable()?;
         let sealing = Sealing { store: self, request, root: &root, tree: &tree, members: &members, portable };
         let aftermath = sealing.commit(&settlement)?;
-        settlement.finish()?;
+        settlement.finish_aside();
         Ok(aftermath)
     }
 

@@ -12,6 +12,8 @@
 //! After it the raw names are left-overs, removed now or at the next start.
 
 use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::path::Path;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -40,6 +42,9 @@ struct Remembered {
     hashed: Option<Arc<Hashed>>,
     /// Nobody could write to the file when it was hashed.
     sure: bool,
+    /// The file was made since the start and never open in a way that lets it be mapped for writing, so every
+    /// change of it shows in its times.
+    new: bool,
     /// How often it was synced while being staged.
     syncs: u32,
 }
@@ -73,16 +78,19 @@ impl HashMemory {
     }
 
     fn put(&self, ino: u64, hashed: Arc<Hashed>) {
-        let mut by_ino = self.by_ino.lock();
-        let remembered = by_ino.entry(ino).or_default();
-        (remembered.hashed, remembered.sure) = (Some(hashed), true);
+        self.entry(ino, |remembered| (remembered.hashed, remembered.sure) = (Some(hashed), true));
     }
 
-    /// Remembers a hash taken while someone may have been writing.
-    pub(crate) fn put_unsure(&self, ino: u64, hashed: Arc<Hashed>) {
-        let mut by_ino = self.by_ino.lock();
-        let remembered = by_ino.entry(ino).or_default();
-        (remembered.hashed, remembered.sure) = (Some(hashed), false);
+    /// Remembers a hash that was begun at `began_ns`, while someone may have been writing.
+    pub(crate) fn put_hashed_while_open(&self, ino: u64, hashed: Arc<Hashed>, began_ns: i64) {
+        self.entry(ino, |remembered| {
+            remembered.sure = remembered.new && hashed.signature.settled_before(began_ns);
+            remembered.hashed = Some(hashed);
+        });
+    }
+
+    fn entry(&self, ino: u64, change: impl FnOnce(&mut Remembered)) {
+        change(self.by_ino.lock().entry(ino).or_default());
     }
 }
 
@@ -102,7 +110,7 @@ impl Store {
                 return Ok(hashed);
             }
         }
-        let hashed = Arc::new(hash_file(&*self.io, &file, &path)?);
+        let hashed = Arc::new(self.hash_open(&file, &path)?);
         if quiet {
             if Signature::of(&file, &path)? != hashed.signature {
                 return Err(StoreError::Busy { what: format!("inode {ino}") });
@@ -110,6 +118,21 @@ impl Store {
             self.hashes.put(ino, hashed.clone());
         }
         Ok(hashed)
+    }
+
+    pub(crate) fn hash_open(&self, file: &File, path: &Path) -> Result<Hashed> {
+        let known = |recipe: &Recipe| self.read(|txn| Ok(txn.find_recipe(recipe)?.map(|row| row.sha256)));
+        hash_file(&*self.io, file, path, known)
+    }
+
+    /// Must be called for a raw file that was just made: nobody can have a mapping of it.
+    pub fn note_new_raw(&self, ino: u64) {
+        self.hashes.entry(ino, |remembered| *remembered = Remembered { new: true, ..Remembered::default() });
+    }
+
+    /// Must be called when a raw file is opened in a way that lets it be mapped for writing.
+    pub fn note_mappable(&self, ino: u64) {
+        self.hashes.entry(ino, |remembered| remembered.new = false);
     }
 
     /// Must be called before a raw file changes.
@@ -398,6 +421,21 @@ impl<'s> Settlement<'s> {
             }
         }
         Ok(())
+    }
+
+    /// Ends a settlement that was committed, for inodes that never become raw again: freeing the memory of
+    /// large raw files takes a while, and nobody has to wait for it.
+    pub fn finish_aside(mut self) {
+        self.uncommitted.clear();
+        let mut left_over = Vec::new();
+        for ino in self.files.iter().filter_map(|file| file.ino) {
+            self.store.hashes.forget_all(ino);
+            left_over.push(self.store.layout.live(ino));
+        }
+        let io = self.store.io.clone();
+        // What does not go now goes at the next start.
+        let remove = move || left_over.iter().for_each(|path| drop(unlink_if_present(&*io, path)));
+        let _ = std::thread::Builder::new().name("left-overs".into()).spawn(remove);
     }
 
     /// Ends a settlement that was committed beside the raw files, which stay.

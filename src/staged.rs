@@ -5,21 +5,24 @@
 //!   the fsync is done, and the raw bytes need never reach the disk;
 //! - mostly new: the raw bytes are synced, and hashed meanwhile.
 //!
-//! The hash is taken while a writer has the file open, so it is only a promise: before a seal relies on it,
-//! the chunks are hashed once more (see [`Store::hash_raw`]).
+//! The hash is taken while a writer has the file open. Where that writer could only use write(2), any later
+//! change shows in the file's times; where it could have mapped the file, the chunks are hashed once more
+//! before a seal relies on them (see [`Store::hash_raw`]).
 
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::catalog::{Durability, Inode};
 use crate::digest::ChunkDigest;
 use crate::error::{IoContext, Result, StoreError};
-use crate::hash::{FileSource, hash_file};
+use crate::hash::{CLOCK_TICK_NS, FileSource, Signature};
 use crate::io::{Io, OpenMode};
 use crate::settle::{Placing, Settlement};
 use crate::split::{self, Extent, ExtentKind, Source};
 use crate::store::Store;
+use crate::time::now_ns;
 
 /// Smaller files sync faster than they can be looked at.
 const WORTH_HASHING_BYTES: u64 = 1 << 20;
@@ -38,16 +41,21 @@ impl Store {
         if size_bytes < WORTH_HASHING_BYTES || self.hashes.count_sync(ino) > MAX_HASHED_SYNCS {
             return self.sync_raw(ino);
         }
+        // So that a write from here on gets other times than the last one before.
+        let last_change_ns = Signature::of(&file, &path)?.last_change_ns();
+        let tick_left_ns = (last_change_ns + CLOCK_TICK_NS - now_ns()).clamp(0, CLOCK_TICK_NS);
+        std::thread::sleep(Duration::from_nanos(tick_left_ns.unsigned_abs()));
+        let began_ns = now_ns();
         if self.probably_known(&file, &path)? && self.settle_beside(ino, &file, &path)? {
             return Ok(());
         }
         let (synced, hashed) = std::thread::scope(|scope| {
-            let hashing = scope.spawn(|| hash_file(&*self.io, &file, &path));
+            let hashing = scope.spawn(|| self.hash_open(&file, &path));
             (self.sync_raw(ino), hashing.join())
         });
         // What could not be hashed now will be at the seal, which then reports why.
         if let Ok(Ok(hashed)) = hashed {
-            self.hashes.put_unsure(ino, Arc::new(hashed));
+            self.hashes.put_hashed_while_open(ino, Arc::new(hashed), began_ns);
         }
         synced
     }
@@ -88,8 +96,9 @@ impl Store {
     /// Settles a file by extraction beside its raw bytes. False when that turns out not to pay, or the file
     /// changed meanwhile.
     fn settle_beside(&self, ino: u64, file: &File, path: &Path) -> Result<bool> {
-        let hashed = Arc::new(hash_file(&*self.io, file, path)?);
-        self.hashes.put_unsure(ino, hashed.clone());
+        let began_ns = now_ns();
+        let hashed = Arc::new(self.hash_open(file, path)?);
+        self.hashes.put_hashed_while_open(ino, hashed.clone(), began_ns);
         let mut settlement = Settlement::new(self);
         let index = settlement.add_hashed(ino, &hashed, Placing::CopyOnly)?;
         if settlement.files[index].new_bytes > hashed.signature.size_bytes / 2 {

@@ -131,8 +131,12 @@ fn aside(work: impl FnOnce() + Send + 'static) {
 }
 
 fn open_flags(flags: i32) -> OpenFlags {
-    let write = fuser::OpenFlags(flags).acc_mode() != OpenAccMode::O_RDONLY;
-    OpenFlags { write, truncate: flags & libc::O_TRUNC != 0 }
+    let mode = fuser::OpenFlags(flags).acc_mode();
+    OpenFlags {
+        write: mode != OpenAccMode::O_RDONLY,
+        read: mode != OpenAccMode::O_WRONLY,
+        truncate: flags & libc::O_TRUNC != 0,
+    }
 }
 
 /// How the kernel caches what it reads by way of the daemon: nobody changes it behind the kernel's back.

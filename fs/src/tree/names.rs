@@ -136,7 +136,9 @@ impl Tree {
         if let (Err(_), Some(path)) = (&created, made) {
             unlink_if_present(&*io, &path)?;
         }
-        Ok(created?)
+        let inode = created?;
+        self.store.note_new_raw(inode.ino);
+        Ok(inode)
     }
 
     pub fn mknod(

@@ -24,6 +24,8 @@ use crate::errno::Errno;
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OpenFlags {
     pub write: bool,
+    /// For reading too: only such an open can be mapped for writing.
+    pub read: bool,
     pub truncate: bool,
 }
 
@@ -159,6 +161,9 @@ impl Tree {
         }
         if flags.write || flags.truncate {
             self.store.forget_hash(ino);
+        }
+        if flags.write && flags.read {
+            self.store.note_mappable(ino);
         }
         let writer =
             if flags.write || flags.truncate { Some(self.open_raw(ino, OpenMode::ReadWrite)?) } else { None };
