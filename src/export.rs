@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sha2::Digest as _;
 
 use crate::catalog::{Checkpoint, Inode};
@@ -25,7 +25,7 @@ use crate::subtree::{Node, Subtree};
 use crate::time::system_time;
 
 /// What an export did.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exported {
     pub directory: PathBuf,
     pub files: u64,

@@ -21,7 +21,7 @@ use crate::settle::gaps;
 use crate::store::Store;
 
 /// What a collection did.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Collected {
     pub recipes: u64,
     pub chunks: u64,

@@ -7,7 +7,7 @@ mod source;
 
 use std::path::Path;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::catalog::{Durability, Face, Inode, NewInode, ROOT_INO, Txn};
 use crate::check::{PORTABLE_MANIFEST_FILE, WEIGHTS_FILE};
@@ -46,7 +46,7 @@ pub struct ImportOptions {
 }
 
 /// What an import did.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Imported {
     /// The checkpoint's path in the tree.
     pub path: String,

@@ -7,6 +7,7 @@
 pub mod catalog;
 pub mod check;
 mod content;
+pub mod control;
 pub mod digest;
 pub mod error;
 pub mod export;

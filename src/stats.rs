@@ -7,7 +7,7 @@
 mod disk;
 mod holders;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::catalog::{Checkpoint, Face};
 use crate::error::Result;
@@ -20,7 +20,7 @@ pub use disk::DiskUsage;
 use holders::{Census, Group, HolderId};
 
 /// Statistics of a whole store.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Statistics {
     /// What all files have in sum, as `ls -l` shows them. A file with several hard links counts once.
     pub logical_bytes: u64,
@@ -35,7 +35,7 @@ pub struct Statistics {
 }
 
 /// What a holder has.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holding {
     pub files: u64,
     pub logical_bytes: u64,
@@ -43,7 +43,7 @@ pub struct Holding {
 }
 
 /// A run, or a released model with its versions.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunStatistics {
     pub run: String,
     pub kind: RunKind,
@@ -53,7 +53,7 @@ pub struct RunStatistics {
     pub records: Vec<RecordStatistics>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RunKind {
     Run,
@@ -63,7 +63,7 @@ pub enum RunKind {
 }
 
 /// One step with its faces, or one version of a model.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordStatistics {
     pub run: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -80,7 +80,7 @@ pub struct RecordStatistics {
     pub faces: Vec<FaceStatistics>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FaceStatistics {
     /// None for a tree that was moved away.
     pub face: Option<FaceName>,
@@ -90,7 +90,7 @@ pub struct FaceStatistics {
 }
 
 /// One file of a checkpoint.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileStatistics {
     pub path: String,
     pub size_bytes: u64,

@@ -7,7 +7,7 @@ mod structure;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use rayon::prelude::*;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sha2::Digest as _;
 
 use crate::catalog::{Checkpoint, Durability, Face, RecipeId};
@@ -22,7 +22,7 @@ use crate::subtree::{Node, Subtree, join_path};
 use crate::time::now_ns;
 
 /// Something that is not as it was recorded.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
     /// Relative to the checkpoint, to the tree, or to the store, as the list says that it stands in.
     pub path: String,
@@ -30,7 +30,7 @@ pub struct Problem {
 }
 
 /// What was found in one checkpoint, or in all plain files.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verified {
     /// The checkpoint's path in the tree; empty for plain files.
     pub path: String,
@@ -40,20 +40,20 @@ pub struct Verified {
     pub problems: Vec<Problem>,
 }
 
-/// What was found in a whole store.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct VerifiedStore {
+/// What was found in a whole store, or in some of its checkpoints.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verification {
     pub checkpoints: Vec<Verified>,
-    /// Settled files outside checkpoints, by their path in the tree.
-    pub plain: Verified,
+    /// Settled files outside checkpoints, by their path in the tree. None when they were not asked for.
+    pub plain: Option<Verified>,
     /// Pack indexes, records and the catalog itself, by their path in the store.
     pub structure: Vec<Problem>,
 }
 
-impl VerifiedStore {
+impl Verification {
     pub fn is_sound(&self) -> bool {
         self.structure.is_empty()
-            && self.checkpoints.iter().chain([&self.plain]).all(|verified| verified.problems.is_empty())
+            && self.checkpoints.iter().chain(&self.plain).all(|verified| verified.problems.is_empty())
     }
 }
 
@@ -82,7 +82,7 @@ impl Store {
     }
 
     /// Verifies everything that the store holds.
-    pub fn verify_all(&self, watcher: Watcher<'_>) -> Result<VerifiedStore> {
+    pub fn verify_all(&self, watcher: Watcher<'_>) -> Result<Verification> {
         let (checkpoints, inodes) = self.read(|txn| Ok((txn.checkpoints()?, txn.inode_recipes()?)))?;
         let contents = self.read_contents(inodes.iter().map(|(_, recipe)| *recipe).collect(), watcher)?;
         let mut sealed = HashSet::new();
@@ -103,7 +103,8 @@ impl Store {
                 plain.problems.push(Problem { path, what: what.clone() });
             }
         }
-        Ok(VerifiedStore { checkpoints: verified, plain, structure: structure::problems(self)? })
+        let structure = structure::problems(self)?;
+        Ok(Verification { checkpoints: verified, plain: Some(plain), structure })
     }
 
     fn read_contents(

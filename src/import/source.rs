@@ -4,7 +4,7 @@ use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::check::PORTABLE_MANIFEST_FILE;
 use crate::error::{IoContext, Result, StoreError};
@@ -13,7 +13,7 @@ use crate::manifest::MANIFEST_FILE;
 const CONFIG_FILE: &str = "config.json";
 
 /// What kind of checkpoint directory it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SourceLayout {
     /// MANIFEST.json lists every file.

@@ -3,14 +3,14 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::{IoContext, Result};
 use crate::io::Io;
 use crate::layout::Layout;
 
 /// Disk usage by allocated blocks, directories included, as `du` counts.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskUsage {
     pub packs_bytes: u64,
     /// Plain files that are not settled yet.
