@@ -10,6 +10,9 @@ use std::time::Duration;
 use fuser::{Config, INodeNo, MountOption, Notifier, SessionACL};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use tinyllm::control::{self, Host};
+use tinyllm::pack::PackId;
+use tinyllm::seal::Aftermath;
 use tinyllm::store::Store;
 
 use crate::adapter::Adapter;
@@ -88,6 +91,12 @@ pub fn serve(
         let _ = ended.send(session.run());
     })
     .map_err(start)?;
+    let host = Arc::new(MountedTree { tree: tree.clone() });
+    let control = control::serve(store.clone(), host)
+        .inspect_err(
+            |error| tracing::warn!(%error, "commands that change the store will not reach this mount"),
+        )
+        .ok();
     match mountpoint::raise_read_ahead(mountpoint, options.read_ahead_kib) {
         Ok(true) => {}
         Ok(false) => tracing::info!("read-ahead stays at the kernel's default: not permitted to raise it"),
@@ -95,12 +104,30 @@ pub fn serve(
     }
     ready();
     let ended = wait_for_end(&session_end, &all_served);
+    if let Some(Err(error)) = control.map(control::Server::stop) {
+        tracing::warn!(%error, "the command socket was not removed");
+    }
     tree.stop();
     // It only ends early by panicking, which has been reported already.
     let _ = housekeeper.join();
     signal_handle.close();
     store.sync_unsettled().map_err(|source| SessionError::Store { source })?;
     ended.map_err(|source| SessionError::Serve { path: mountpoint.to_owned(), source })
+}
+
+/// The mount as the store's verbs see it.
+struct MountedTree {
+    tree: Arc<Tree>,
+}
+
+impl Host for MountedTree {
+    fn pack_in_use(&self, pack: PackId) -> bool {
+        self.tree.pack_in_use(pack)
+    }
+
+    fn aftermath(&self, aftermath: Aftermath) {
+        self.tree.handle_aftermath(aftermath);
+    }
 }
 
 /// Waits until the session is over: unmounted by someone, or told to stop and given time to finish.
