@@ -21,6 +21,7 @@ pub mod io;
 pub mod layout;
 pub mod location;
 pub mod manifest;
+pub mod mounts;
 pub mod names;
 pub mod pack;
 pub mod pins;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use tinyllm::error::StoreError;
+use tinyllm::mounts::mounted_at;
 use tinyllm::store::Store;
 use tinyllm_fs::background;
 use tinyllm_fs::mountpoint::{self, MountpointError};
@@ -172,9 +173,8 @@ fn open_store(path: &Path) -> Result<Store, Failure> {
         match Store::open_or_create(path, uid, gid) {
             Err(StoreError::Locked { path }) => {
                 let path = path.canonicalize().unwrap_or(path);
-                if let Some(target) = mountpoint::mounted_at(&path)
-                    && std::fs::metadata(&target).is_ok()
-                {
+                let mounted = mounted_at(&path).unwrap_or_default();
+                if let Some(target) = mounted.into_iter().find(|target| std::fs::metadata(target).is_ok()) {
                     return Err(Failure::Mounted { store: path, target });
                 }
                 if Instant::now() >= deadline {

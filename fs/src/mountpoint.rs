@@ -6,9 +6,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The filesystem type that /proc/mounts shows.
-pub const FS_TYPE: &str = "fuse.tinyllm";
-
 /// Why a directory can't be mounted on.
 #[derive(Debug, thiserror::Error)]
 pub enum MountpointError {
@@ -27,54 +24,6 @@ pub enum MountpointError {
     Dead { path: PathBuf, source: io::Error },
     #[error("{}: {source}", path.display())]
     Unusable { path: PathBuf, source: io::Error },
-}
-
-/// One line of /proc/self/mounts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MountLine {
-    pub source: PathBuf,
-    pub target: PathBuf,
-    pub fs_type: String,
-}
-
-/// Lists the mounts of this process's namespace.
-pub fn mounts() -> io::Result<Vec<MountLine>> {
-    let text = fs::read_to_string("/proc/self/mounts")?;
-    let line = |line: &str| {
-        let mut fields = line.split(' ');
-        Some(MountLine {
-            source: unescape(fields.next()?).into(),
-            target: unescape(fields.next()?).into(),
-            fs_type: fields.next()?.to_owned(),
-        })
-    };
-    Ok(text.lines().filter_map(line).collect())
-}
-
-/// Undoes the octal escapes of /proc/mounts.
-fn unescape(field: &str) -> String {
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        let code = after.get(..3).filter(|_| first == b'\\');
-        match code.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &after[3..];
-            }
-            None => {
-                bytes.push(first);
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
-/// Says whether a store is mounted, and where.
-pub fn mounted_at(store: &Path) -> Option<PathBuf> {
-    let lines = mounts().unwrap_or_default();
-    lines.into_iter().find(|line| line.fs_type == FS_TYPE && line.source == store).map(|line| line.target)
 }
 
 /// Checks the directory, after taking away the mount of a daemon that died. True when there was one.
@@ -136,12 +85,6 @@ pub fn raise_read_ahead(mountpoint: &Path, kib: u32) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn escapes_are_undone() {
-        assert_eq!(unescape(r"/a\040b\134c"), r"/a b\c");
-        assert_eq!(unescape(r"/plain\"), r"/plain\");
-    }
 
     #[test]
     fn unusable_directories_are_named() {
