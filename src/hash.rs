@@ -105,9 +105,11 @@ fn data_ranges(file: &File, size_bytes: u64, path: &Path) -> Result<Vec<(u64, u6
 /// hashing it anew: there is no SHA-256 to be computed byte after byte.
 pub fn still_holds(io: &dyn Io, file: &File, path: &Path, hashed: &Hashed) -> Result<bool> {
     let source = FileSource { io, file, path, size_bytes: hashed.signature.size_bytes };
-    let same = |(extent, before): (&Extent, &Segment)| Ok(segment(&source, extent)? == *before);
-    let all: Vec<bool> =
-        hashed.extents.par_iter().zip(&hashed.recipe.segments).map(same).collect::<Result<_>>()?;
+    let same = |buf: &mut Vec<u8>, (extent, before): (&Extent, &Segment)| {
+        Ok(segment(&source, extent, buf)? == *before)
+    };
+    let pairs = hashed.extents.par_iter().zip(&hashed.recipe.segments);
+    let all: Vec<bool> = pairs.map_init(Vec::new, same).collect::<Result<_>>()?;
     Ok(all.into_iter().all(|same| same))
 }
 
@@ -122,8 +124,10 @@ pub fn hash_file(
     let signature = Signature::of(file, path)?;
     let source = FileSource { io, file, path, size_bytes: signature.size_bytes };
     let extents = split::plan(&source)?;
-    let segments =
-        extents.par_iter().map(|extent| segment(&source, extent)).collect::<Result<Vec<Segment>>>()?;
+    let segments = extents
+        .par_iter()
+        .map_init(Vec::new, |buf, extent| segment(&source, extent, buf))
+        .collect::<Result<Vec<Segment>>>()?;
     let recipe = Recipe { segments };
     let sha256 = match known(&recipe)? {
         Some(sha256) => sha256,
@@ -132,16 +136,19 @@ pub fn hash_file(
     Ok(Hashed { signature, recipe, sha256, extents })
 }
 
-fn segment(source: &FileSource<'_>, extent: &Extent) -> Result<Segment> {
+/// Reads and names one extent. `buf` is used again and again: fresh memory costs more than the hash.
+fn segment(source: &FileSource<'_>, extent: &Extent, buf: &mut Vec<u8>) -> Result<Segment> {
     if extent.kind == ExtentKind::Hole {
         return Ok(Segment::Zeros { len_bytes: extent.len_bytes });
     }
-    let mut bytes = vec![0; usize::try_from(extent.len_bytes).expect("extents with data are at most 4 MiB")];
-    source.read_exact(&mut bytes, extent.offset)?;
+    let len = usize::try_from(extent.len_bytes).expect("extents with data are at most 4 MiB");
+    buf.resize(buf.len().max(len), 0);
+    let bytes = &mut buf[..len];
+    source.read_exact(bytes, extent.offset)?;
     Ok(match extent.kind {
-        ExtentKind::Literal => Segment::Literal(bytes),
+        ExtentKind::Literal => Segment::Literal(bytes.to_vec()),
         _ => Segment::Chunk {
-            digest: ChunkDigest::of(&bytes),
+            digest: ChunkDigest::of(bytes),
             len_bytes: u32::try_from(bytes.len()).expect("at most 4 MiB"),
         },
     })

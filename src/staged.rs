@@ -19,6 +19,7 @@ use crate::digest::ChunkDigest;
 use crate::error::{IoContext, Result, StoreError};
 use crate::hash::{CLOCK_TICK_NS, FileSource, Signature};
 use crate::io::{Io, OpenMode};
+use crate::recipe::MAX_CHUNK_BYTES;
 use crate::settle::{Placing, Settlement};
 use crate::split::{self, Extent, ExtentKind, Source};
 use crate::store::Store;
@@ -84,11 +85,12 @@ impl Store {
         let chunks: Vec<&Extent> = extents.iter().filter(|extent| extent.kind == ExtentKind::Chunk).collect();
         let stride = chunks.len().div_ceil(SAMPLED_CHUNKS).max(1);
         let (mut sampled, mut known) = (0, 0);
+        let mut buf = vec![0; MAX_CHUNK_BYTES as usize];
         for extent in chunks.into_iter().step_by(stride) {
-            let mut bytes = vec![0; usize::try_from(extent.len_bytes).expect("chunks are at most 4 MiB")];
-            source.read_exact(&mut bytes, extent.offset)?;
+            let bytes = &mut buf[..usize::try_from(extent.len_bytes).expect("chunks are at most 4 MiB")];
+            source.read_exact(bytes, extent.offset)?;
             sampled += 1;
-            known += usize::from(self.read(|txn| txn.chunk(ChunkDigest::of(&bytes)))?.is_some());
+            known += usize::from(self.read(|txn| txn.chunk(ChunkDigest::of(bytes)))?.is_some());
         }
         Ok(sampled > 0 && known * SAMPLED_CHUNKS >= sampled * KNOWN_OF_SAMPLE)
     }

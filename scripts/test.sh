@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Checks everything: formatting, lints, all tests, and the quickstart. Run as root on Debian with Rust installed; it
+# installs what else it needs.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/lib.sh
+
+stage() { printf '\n== %s\n' "$*"; }
+
+stage "packages"
+need_packages fuse3 strace rsync git attr acl tar util-linux
+stage "format"
+cargo fmt --all -- --check
+stage "lints"
+cargo clippy --quiet --release --workspace --all-targets -- -D warnings
+stage "build"
+cargo build --quiet --release --workspace
+stage "python readers"
+bash scripts/python-env.sh
+stage "tests"
+cargo test --release --workspace
+stage "quickstart"
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+(cd "$scratch" && bash "$OLDPWD/scripts/quickstart.sh")
+stage "no mount or daemon is left"
+if grep -q ' fuse.tinyllm ' /proc/self/mounts; then
+    fail "a test left its mount behind: $(grep ' fuse.tinyllm ' /proc/self/mounts)"
+fi
+echo "all checks passed"
