@@ -1,6 +1,7 @@
 //! The mount: [`tree`] holds all of its semantics and runs without a kernel; [`adapter`] connects it to FUSE.
 
 pub mod adapter;
+pub mod attach;
 pub mod attr;
 pub mod background;
 pub mod errno;

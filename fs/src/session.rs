@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use fuser::{Config, INodeNo, MountOption, Notifier, SessionACL};
+use fuser::{INodeNo, Notifier};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tinyllm::control::{self, Host};
@@ -16,8 +16,9 @@ use tinyllm::seal::Aftermath;
 use tinyllm::store::Store;
 
 use crate::adapter::Adapter;
+use crate::attach::Attachment;
 use crate::mountpoint;
-use crate::options::{KernelFlag, MountOptions};
+use crate::options::MountOptions;
 use crate::tree::{StaleName, Tree, TreeOptions};
 
 /// How long a stopped daemon waits for requests under way before it leaves.
@@ -52,8 +53,9 @@ pub fn serve(
         TreeOptions { passthrough, read_only: options.read_only, settle_after: options.settle_after };
     let (tree, housekeeper, stale_names) = Tree::new(store.clone(), tree_options);
     let adapter = Adapter::new(tree.clone(), !passthrough);
-    let config = fuse_config(&store, options, root);
-    let mut session = fuser::Session::new(adapter, mountpoint, &config).map_err(|source| {
+    let allow_other = options.allow_other.unwrap_or(root);
+    let attachment = Attachment { store: store.layout().root(), mountpoint, options, allow_other };
+    let session = attachment.attach(adapter, root).map_err(|source| {
         let path = mountpoint.to_owned();
         match source.kind() {
             io::ErrorKind::PermissionDenied => SessionError::NotPermitted { path, source },
@@ -62,7 +64,6 @@ pub fn serve(
     })?;
     let start = |source| SessionError::Start { source };
     let notifier = session.notifier();
-    let mut unmounter = session.unmount_callable();
     let target = mountpoint.to_owned();
     // A lease that is broken while it is asked for sends this; its default would end the program.
     signal_hook::flag::register(libc::SIGIO, Arc::default()).map_err(start)?;
@@ -72,10 +73,8 @@ pub fn serve(
     spawn("signals", move || {
         if signals.forever().next().is_some() {
             tracing::info!("stopping");
-            // Busy files keep an ordinary unmount from working; a detached mount ends with their last use.
-            if unmounter.unmount().is_err()
-                && let Err(error) = mountpoint::detach(&target)
-            {
+            // A busy mount goes from the tree all the same, and ends with the last use of it.
+            if let Err(error) = mountpoint::detach(&target) {
                 tracing::warn!(%error, "the mount could not be taken away");
             }
             // Whoever still has a file open after this sees the mount end under it.
@@ -161,29 +160,4 @@ fn tell_kernel(notifier: &Notifier, stale: &mpsc::Receiver<StaleName>) {
         // ENOENT: it was not cached.
         let _ = notifier.inval_entry(INodeNo(parent), std::ffi::OsStr::from_bytes(&name));
     }
-}
-
-fn fuse_config(store: &Store, options: &MountOptions, root: bool) -> Config {
-    let mut flags = vec![
-        MountOption::FSName(store.layout().root().display().to_string()),
-        MountOption::Subtype("tinyllm".to_owned()),
-        MountOption::DefaultPermissions,
-        if options.read_only { MountOption::RO } else { MountOption::RW },
-    ];
-    flags.extend(options.kernel.iter().map(|flag| match flag {
-        KernelFlag::Dev => MountOption::Dev,
-        KernelFlag::NoDev => MountOption::NoDev,
-        KernelFlag::Suid => MountOption::Suid,
-        KernelFlag::NoSuid => MountOption::NoSuid,
-        KernelFlag::Exec => MountOption::Exec,
-        KernelFlag::NoExec => MountOption::NoExec,
-        KernelFlag::Sync => MountOption::Sync,
-        KernelFlag::DirSync => MountOption::DirSync,
-    }));
-    let mut config = Config::default();
-    config.mount_options = flags;
-    config.acl = if options.allow_other.unwrap_or(root) { SessionACL::All } else { SessionACL::Owner };
-    config.n_threads = Some(options.threads);
-    config.clone_fd = true;
-    config
 }
