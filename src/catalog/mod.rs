@@ -13,7 +13,7 @@ mod usage;
 pub use checkpoints::{Checkpoint, Face};
 pub use content::{ChunkLocation, PackRow, RecipeId, RecipeRow, StoredRecipe};
 pub use inode::{FileKind, Inode, NewInode, SealState};
-pub use namespace::{DirEntry, RenameMode, Replaced};
+pub use namespace::{DirEntry, MAX_NAME_BYTES, RenameMode, Replaced};
 pub use usage::NamedFile;
 
 use std::path::{Path, PathBuf};

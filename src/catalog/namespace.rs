@@ -7,7 +7,8 @@ use rusqlite::OptionalExtension;
 use super::{FileKind, Inode, NewInode, ROOT_INO, Txn};
 use crate::error::{Result, StoreError};
 
-const MAX_NAME_BYTES: usize = 255;
+/// The longest name of a file or directory.
+pub const MAX_NAME_BYTES: usize = 255;
 /// The same as ext4's.
 const MAX_LINKS: u32 = 65_000;
 /// Deeper than any path the kernel can name; a longer chain of parents is a broken catalog.

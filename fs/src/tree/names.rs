@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tinyllm::catalog::{Durability, FileKind, Inode, NewInode, ROOT_INO, SealState};
+use tinyllm::catalog::{Durability, FileKind, Inode, MAX_NAME_BYTES, NewInode, ROOT_INO, SealState};
 use tinyllm::error::{IoContext, StoreError};
 use tinyllm::io::{OpenMode, unlink_if_present};
 use tinyllm::policy;
@@ -23,6 +23,9 @@ const SETGID: u32 = 0o2000;
 impl Tree {
     /// Finds a name.
     pub fn lookup(&self, parent: u64, name: &[u8]) -> Result<Attr> {
+        if name.len() > MAX_NAME_BYTES {
+            return Err(Errno(libc::ENAMETOOLONG));
+        }
         if let Some(attr) = inspect::lookup(self, parent, name) {
             return attr;
         }
