@@ -52,14 +52,15 @@ pub enum Checked {
     /// runs/ and models/.
     Full(Manifest),
     /// checkpoints/.
-    Portable(CheckpointManifest),
+    Portable(Box<CheckpointManifest>),
 }
 
 /// Checks `candidate` for sealing as `target`. The inner error lists every problem.
 pub fn check(target: &SealTarget, candidate: &Candidate<'_>) -> Result<Result<Checked, Vec<String>>> {
     let mut problems = Vec::new();
     let checked = match target.face {
-        Face::Portable => check_portable(target, candidate, &mut problems)?.map(Checked::Portable),
+        Face::Portable => check_portable(target, candidate, &mut problems)?
+            .map(|manifest| Checked::Portable(Box::new(manifest))),
         Face::Resumable | Face::Release => check_full(target, candidate, &mut problems)?.map(Checked::Full),
         Face::Moved => None,
     };

@@ -127,7 +127,9 @@ impl Store {
         for (parent, name) in created.iter().rev() {
             let removed = self.write(Durability::Ordered, |txn| txn.rmdir(*parent, name, now_ns()));
             match removed {
-                Ok(gone) => self.reclaim(gone.ino)?,
+                Ok(gone) => {
+                    self.reclaim(gone.ino)?;
+                }
                 Err(StoreError::NotEmpty { .. } | StoreError::NotFound { .. }) => return Ok(()),
                 Err(error) => return Err(error),
             }
@@ -157,7 +159,10 @@ impl Store {
             Some(_) => remove_subtree(txn, parent, name, now_ns()),
             None => Ok(vec![]),
         })?;
-        orphans.into_iter().try_for_each(|ino| self.reclaim(ino))
+        for ino in orphans {
+            self.reclaim(ino)?;
+        }
+        Ok(())
     }
 
     /// Removes what imports left when the process died.

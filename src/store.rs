@@ -18,6 +18,7 @@ use crate::policy;
 use crate::reader::ChunkReader;
 use crate::record::Record;
 use crate::settle::HashMemory;
+use crate::split::LITERAL_BELOW_BYTES;
 use crate::time::{now_ns, rfc3339};
 
 /// An open store. One process has it open for writing; any number read it.
@@ -266,17 +267,21 @@ impl Store {
         unlink_if_present(&*self.io, &self.layout.pack(pack))
     }
 
-    /// Forgets an inode that has no name and no user any more, with its raw bytes. Others are left alone.
-    pub fn reclaim(&self, ino: u64) -> Result<()> {
-        let raw = self.write(Durability::Ordered, |txn| match txn.find_inode(ino)? {
+    /// Forgets an inode that has no name and no user any more, with its raw bytes. Others are left alone. True
+    /// when it had content in packs, so that a collection may find something.
+    pub fn reclaim(&self, ino: u64) -> Result<bool> {
+        let (raw, packed) = self.write(Durability::Ordered, |txn| match txn.find_inode(ino)? {
             Some(inode) if inode.nlink == 0 => {
                 txn.drop_inode(ino)?;
-                Ok(inode.raw)
+                Ok((inode.raw, inode.recipe.is_some() && inode.size_bytes >= LITERAL_BELOW_BYTES))
             }
-            _ => Ok(false),
+            _ => Ok((false, false)),
         })?;
         self.hashes.forget_all(ino);
-        if raw { unlink_if_present(&*self.io, &self.layout.live(ino)) } else { Ok(()) }
+        if raw {
+            unlink_if_present(&*self.io, &self.layout.live(ino))?;
+        }
+        Ok(packed)
     }
 
     /// Gives punched ranges back to the disk, but for packs that `in_use` says are open as a whole.

@@ -45,6 +45,7 @@ Options of -o:
   allow_other         let other users in (default for root; noallow_other turns it off)
   nonempty            mount over a directory that is not empty
   settle_after=SEC    when a closed plain file is deduplicated (default 60)
+  gc_after=SEC        when the bytes of what was removed are collected (default 60)
   read_ahead=KIB      how far the kernel reads ahead (default 4096)
   threads=N           threads that serve requests (default 4)
   dev, suid, exec, sync, dirsync and their opposites as for any filesystem

@@ -12,6 +12,7 @@ pub struct MountOptions {
     pub allow_other: Option<bool>,
     pub nonempty: bool,
     pub settle_after: Duration,
+    pub collect_after: Duration,
     pub read_ahead_kib: u32,
     pub threads: usize,
     /// Flags handed to the kernel as they are.
@@ -39,6 +40,7 @@ impl Default for MountOptions {
             allow_other: None,
             nonempty: false,
             settle_after: Duration::from_secs(60),
+            collect_after: Duration::from_secs(60),
             read_ahead_kib: 4096,
             threads: 4,
             kernel: vec![],
@@ -97,6 +99,9 @@ impl MountOptions {
             ("nonempty", None) => self.nonempty = true,
             ("settle_after", Some(seconds)) => {
                 self.settle_after = Duration::from_secs(number(option, seconds, 0, 1 << 30)?);
+            }
+            ("gc_after", Some(seconds)) => {
+                self.collect_after = Duration::from_secs(number(option, seconds, 0, 1 << 30)?);
             }
             ("read_ahead", Some(kib)) => {
                 self.read_ahead_kib = u32::try_from(number(option, kib, 4, 1 << 20)?).expect("checked range");

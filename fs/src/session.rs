@@ -49,8 +49,12 @@ pub fn serve(
     let root = rustix::process::geteuid().is_root();
     // Only a privileged daemon may register backing files; without them the write-back cache is worth having.
     let passthrough = options.passthrough && root;
-    let tree_options =
-        TreeOptions { passthrough, read_only: options.read_only, settle_after: options.settle_after };
+    let tree_options = TreeOptions {
+        passthrough,
+        read_only: options.read_only,
+        settle_after: options.settle_after,
+        collect_after: options.collect_after,
+    };
     let (tree, housekeeper, stale_names) = Tree::new(store.clone(), tree_options);
     let adapter = Adapter::new(tree.clone(), !passthrough);
     let allow_other = options.allow_other.unwrap_or(root);

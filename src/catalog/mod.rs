@@ -120,9 +120,10 @@ impl Catalog {
     }
 
     fn migrate(&mut self) -> Result<()> {
-        for at in self.version()?..MIGRATIONS.len() {
+        let done = self.version()?;
+        for (at, migration) in MIGRATIONS.iter().enumerate().skip(done) {
             let txn = self.connection.transaction()?;
-            txn.execute_batch(MIGRATIONS[at])?;
+            txn.execute_batch(migration)?;
             txn.pragma_update(None, "user_version", i64::try_from(at + 1).expect("few migrations"))?;
             txn.pragma_update(None, "application_id", APPLICATION_ID)?;
             txn.commit()?;

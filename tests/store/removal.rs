@@ -22,7 +22,9 @@ fn latest(store: &Store, run: &str) -> (Option<String>, Option<String>) {
 fn remove(store: &Store, checkpoint: &str) {
     let checkpoint = store.select(checkpoint).unwrap();
     let aftermath = store.remove_sealed(&checkpoint).unwrap();
-    aftermath.orphans.into_iter().for_each(|ino| store.reclaim(ino).unwrap());
+    for ino in aftermath.orphans {
+        store.reclaim(ino).unwrap();
+    }
 }
 
 #[test]

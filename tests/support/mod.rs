@@ -44,7 +44,9 @@ impl Bench {
     pub fn try_import(&self, source: &Path, name: &str) -> tinyllm::error::Result<Imported> {
         let options = ImportOptions { base_model: None, uid: 1000, gid: 1000 };
         let (imported, aftermath) = self.store.import(source, name, &options, &unwatched)?;
-        aftermath.orphans.into_iter().for_each(|ino| self.store.reclaim(ino).unwrap());
+        for ino in aftermath.orphans {
+            self.store.reclaim(ino).unwrap();
+        }
         Ok(imported)
     }
 }

@@ -31,6 +31,8 @@ pub(super) enum Work {
     },
     /// Ranges may be waiting to be given back.
     Punch,
+    /// Content lost its last user.
+    Collect,
     Stop,
 }
 
@@ -52,10 +54,14 @@ impl Housekeeper {
     pub fn run(mut self) {
         self.find_raw_files();
         let mut punch = false;
+        let mut collect_at: Option<Instant> = None;
         loop {
             match self.todo.recv_timeout(Duration::from_millis(500)) {
                 Ok(Work::Stop) | Err(mpsc::RecvTimeoutError::Disconnected) => return,
                 Ok(Work::Punch) => punch = true,
+                Ok(Work::Collect) => {
+                    collect_at.get_or_insert_with(|| Instant::now() + self.tree.options.collect_after);
+                }
                 Ok(Work::Closed { ino, written }) => {
                     punch = true;
                     if written {
@@ -69,6 +75,11 @@ impl Housekeeper {
                         tracing::warn!(%error, "freed ranges were not given back to the disk yet");
                     }
                     self.settle_what_is_due();
+                    if collect_at.take_if(|at| *at <= Instant::now()).is_some()
+                        && let Err(error) = self.tree.store.collect(|pack| self.tree.pack_in_use(pack))
+                    {
+                        tracing::warn!(%error, "removed bytes were not collected; `tinyllm gc` tries again");
+                    }
                 }
             }
         }

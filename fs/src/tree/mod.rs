@@ -42,11 +42,14 @@ pub struct TreeOptions {
     pub read_only: bool,
     /// How long a plain file lies closed before it settles.
     pub settle_after: Duration,
+    /// How long after a removal its bytes are collected.
+    pub collect_after: Duration,
 }
 
 impl Default for TreeOptions {
     fn default() -> Self {
-        Self { passthrough: false, read_only: false, settle_after: Duration::from_secs(60) }
+        let minute = Duration::from_secs(60);
+        Self { passthrough: false, read_only: false, settle_after: minute, collect_after: minute }
     }
 }
 
@@ -198,8 +201,12 @@ impl Tree {
     }
 
     fn reclaim(&self, ino: u64) {
-        if let Err(error) = self.store.reclaim(ino) {
-            tracing::warn!(ino, %error, "an unlinked file could not be reclaimed; the next start does it");
+        match self.store.reclaim(ino) {
+            Ok(true) => self.wake(housekeeping::Work::Collect),
+            Ok(false) => {}
+            Err(error) => {
+                tracing::warn!(ino, %error, "an unlinked file could not be reclaimed; the next start does it");
+            }
         }
         self.problems.forget(ino);
     }
