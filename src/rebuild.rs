@@ -64,6 +64,9 @@ pub fn rebuild(path: &Path, force: bool, uid: u32, gid: u32) -> Result<Rebuilt> 
                    catalog.db.old)";
         return Err(StoreError::Forbidden { what: layout.catalog().display().to_string(), why });
     }
+    for dir in [layout.live_dir(), layout.records(), layout.packs()] {
+        io.create_dir_all(&dir).at("create directory", &dir)?;
+    }
     let fresh = layout.root().join("catalog.db.new");
     for suffix in ["", "-wal", "-shm"] {
         unlink_if_present(&*io, &with_suffix(&fresh, suffix))?;

@@ -74,9 +74,7 @@ impl Store {
             return Err(StoreError::NotEmptyDirectory { path: path.to_owned() });
         }
         let lock = take_lock(&*io, &layout)?;
-        for dir in [layout.packs(), layout.live_dir(), layout.cache_dir(), layout.records()] {
-            io.create_dir_all(&dir).at("create directory", &dir)?;
-        }
+        make_dirs(&*io, &layout)?;
         let catalog = Catalog::open(&layout.catalog())?;
         let store =
             Self::assemble(io, layout, Format::new(new_uuid()?, rfc3339(now_ns())), catalog, Some(lock));
@@ -98,6 +96,8 @@ impl Store {
         if io.metadata(&layout.catalog()).is_err() {
             return Err(StoreError::CatalogMissing { path: path.to_owned() });
         }
+        // Tools that copy a store may leave out empty directories.
+        make_dirs(&*io, &layout)?;
         let catalog = Catalog::open(&layout.catalog())?;
         let store = Self::assemble(io, layout, format, catalog, Some(lock));
         store.recover()?;
@@ -303,6 +303,13 @@ impl Store {
         }
         Ok(())
     }
+}
+
+fn make_dirs(io: &dyn Io, layout: &Layout) -> Result<()> {
+    for dir in [layout.packs(), layout.live_dir(), layout.cache_dir(), layout.records()] {
+        io.create_dir_all(&dir).at("create directory", &dir)?;
+    }
+    Ok(())
 }
 
 fn take_lock(io: &dyn Io, layout: &Layout) -> Result<File> {
