@@ -31,23 +31,29 @@ pub type Counts = BTreeMap<String, u32>;
 #[derive(Debug)]
 pub struct Watch {
     strace: Child,
+    ends_by: Signal,
     _said: Lines,
 }
 
 impl Watch {
     /// Records the calls of a process and its threads into `log`.
     pub fn recording(pid: i32, log: &Path) -> Self {
-        Self::attach(pid, ["-o".as_ref(), log.as_os_str()])
+        Self::attach(pid, Signal::INT, ["-o".as_ref(), log.as_os_str()])
     }
 
     /// Kills the process at a point.
     pub fn killing(pid: i32, point: &Point) -> Self {
         let (trace, inject) = (format!("trace={}", point.call), point.injection());
         let log = OsStr::new("/dev/null");
-        Self::attach(pid, ["-o".as_ref(), log, "-e".as_ref(), trace.as_ref(), "-e".as_ref(), inject.as_ref()])
+        // Interrupted while the process dies, strace may wait for it forever.
+        Self::attach(
+            pid,
+            Signal::KILL,
+            ["-o".as_ref(), log, "-e".as_ref(), trace.as_ref(), "-e".as_ref(), inject.as_ref()],
+        )
     }
 
-    fn attach<'a>(pid: i32, options: impl IntoIterator<Item = &'a OsStr>) -> Self {
+    fn attach<'a>(pid: i32, ends_by: Signal, options: impl IntoIterator<Item = &'a OsStr>) -> Self {
         let mut strace = Command::new("strace")
             .args(["-f", "-p", &pid.to_string()])
             .args(options)
@@ -56,15 +62,15 @@ impl Watch {
             .expect("strace is installed");
         let said = Lines::of(strace.stderr.take().unwrap());
         assert!(said.wait_for("attached"), "strace could not attach to {pid}");
-        Self { strace, _said: said }
+        Self { strace, ends_by, _said: said }
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
         let pid = Pid::from_child(&self.strace);
-        // ESRCH is impossible before the wait; the process it watched may have ended, and strace with it.
-        let _ = kill_process(pid, Signal::INT);
+        // When the process that it watched has ended, strace has too.
+        let _ = kill_process(pid, self.ends_by);
         let _ = self.strace.wait();
     }
 }
