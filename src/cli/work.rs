@@ -30,8 +30,7 @@ pub fn init(reach: &Reach, out: &mut Output) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Verifies through the writer, which notes the time. A store that somebody writes without answering requests
-/// is verified all the same, by reading.
+/// Verifies through the store's writer, who alone may note when.
 pub fn verify(reach: &Reach, checkpoint: Option<&str>, out: &mut Output) -> Result<ExitCode, Failure> {
     let checkpoint = checkpoint.map(|name| reach.checkpoint_name(name));
     let request = Request::Verify { checkpoint };

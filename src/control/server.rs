@@ -114,9 +114,19 @@ fn accept_all(listener: &UnixListener, shared: &Arc<Shared>) {
 }
 
 fn serve_connection(shared: &Shared, stream: UnixStream) {
-    let Ok(output) = stream.try_clone() else { return };
+    let closed = stream.try_clone().and_then(|output| {
+        answer_all(shared, &stream, output);
+        // Another handle of it is kept for `stop`, so that leaving it to be dropped would not close it.
+        stream.shutdown(Shutdown::Both)
+    });
+    if let Err(error) = closed {
+        tracing::debug!(%error, "a control connection ended by itself");
+    }
+}
+
+fn answer_all(shared: &Shared, input: &UnixStream, output: UnixStream) {
     let output = Mutex::new(output);
-    let mut input = BufReader::new(stream);
+    let mut input = BufReader::new(input);
     // Whoever went away needs no answer: every failure to read or write ends the connection.
     while let Ok(Some(line)) = read_line(&mut input, MAX_REQUEST_BYTES) {
         let reply = match answer(shared, &line, &output) {
