@@ -14,8 +14,10 @@ use crate::errno::Errno;
 /// Inode numbers from here on are generated; the catalog's stay far below.
 pub(super) const DIR_INO: u64 = 1 << 62;
 
+type Generate = fn(&Tree) -> String;
+
 /// The files, in the order of their inode numbers after the directory's.
-const FILES: &[(&str, fn(&Tree) -> String)] = &[
+const FILES: &[(&str, Generate)] = &[
     ("checkpoints.json", checkpoints),
     ("problems.log", |tree| tree.problems.log()),
     ("status.json", status),
@@ -25,7 +27,7 @@ pub(super) fn is_virtual(ino: u64) -> bool {
     ino >= DIR_INO
 }
 
-fn file(ino: u64) -> Option<fn(&Tree) -> String> {
+fn file(ino: u64) -> Option<Generate> {
     let index = usize::try_from(ino.checked_sub(DIR_INO + 1)?).ok()?;
     FILES.get(index).map(|(_, make)| *make)
 }
@@ -72,12 +74,9 @@ pub(super) fn lookup(tree: &Tree, parent: u64, name: &[u8]) -> Option<Result<Att
 }
 
 pub(super) fn list(ino: u64) -> Option<Vec<DirEntry>> {
-    let entry = |(index, (name, _)): (usize, &(&str, fn(&Tree) -> String))| DirEntry {
-        name: name.as_bytes().to_vec(),
-        ino: DIR_INO + 1 + index as u64,
-        kind: FileKind::File,
-    };
-    (ino == DIR_INO).then(|| FILES.iter().enumerate().map(entry).collect())
+    let names = FILES.iter().map(|(name, _)| name.as_bytes().to_vec());
+    let entry = |(ino, name)| DirEntry { name, ino, kind: FileKind::File };
+    (ino == DIR_INO).then(|| (DIR_INO + 1..).zip(names).map(entry).collect())
 }
 
 fn pretty(value: &serde_json::Value) -> String {

@@ -143,44 +143,47 @@ impl Tree {
 
     fn open_in(&self, state: &mut MutexGuard<'_, State>, inode: &Inode, flags: OpenFlags) -> Result<Opened> {
         let ino = inode.ino;
-        if !state.open.contains_key(&ino) {
-            let (content, backing) = self.first_content(inode, flags)?;
-            let backing_key = backing
-                .as_ref()
-                .map(|backing| backing.file.metadata())
-                .transpose()?
-                .map(|s| (s.dev(), s.ino()));
-            let shared = Arc::new(Shared { content: RwLock::new(content) });
-            state.open.insert(ino, OpenInode { shared, backing, backing_key, readers: 0, writers: 0 });
-        } else if flags.write || flags.truncate {
-            let shared = state.open[&ino].shared.clone();
-            if shared.raw_file().is_none() {
-                self.make_raw(inode, flags.truncate)?;
-                *shared.content.write() = OpenContent::Raw(self.open_raw(ino, OpenMode::Read)?);
+        let changes = flags.write || flags.truncate;
+        // Whatever fails here leaves the state as it was.
+        let first = match state.open.get(&ino) {
+            None => Some(self.first_open(inode, flags)?),
+            Some(open) => {
+                if changes && open.shared.raw_file().is_none() {
+                    self.make_raw(inode, flags.truncate)?;
+                    *open.shared.content.write() = OpenContent::Raw(self.open_raw(ino, OpenMode::Read)?);
+                }
+                None
             }
-        }
-        if flags.write || flags.truncate {
+        };
+        let mut writer = None;
+        if changes {
             self.store.forget_hash(ino);
+            let file = self.open_raw(ino, OpenMode::ReadWrite)?;
+            if flags.truncate {
+                file.set_len(0)?;
+            }
+            writer = Some(file).filter(|_| flags.write);
         }
         if flags.write && flags.read {
             self.store.note_mappable(ino);
         }
-        let writer =
-            if flags.write || flags.truncate { Some(self.open_raw(ino, OpenMode::ReadWrite)?) } else { None };
-        if let (true, Some(writer)) = (flags.truncate, &writer) {
-            writer.set_len(0)?;
+        if let Some(first) = first {
+            state.open.insert(ino, first);
         }
-        let open = state.open.get_mut(&ino).expect("inserted above");
-        if flags.write {
-            open.writers += 1;
-        } else {
-            open.readers += 1;
-        }
+        let open = state.open.get_mut(&ino).expect("found or inserted above");
+        *(if flags.write { &mut open.writers } else { &mut open.readers }) += 1;
         let (shared, backing) = (open.shared.clone(), open.backing.clone());
         let handle = self.new_handle();
-        let writer = writer.filter(|_| flags.write);
         state.handles.insert(handle, Handle { ino, writer, shared });
         Ok(Opened { handle, backing, direct: false })
+    }
+
+    fn first_open(&self, inode: &Inode, flags: OpenFlags) -> Result<OpenInode> {
+        let (content, backing) = self.first_content(inode, flags)?;
+        let stat = backing.as_ref().map(|backing| backing.file.metadata()).transpose()?;
+        let backing_key = stat.map(|stat| (stat.dev(), stat.ino()));
+        let shared = Arc::new(Shared { content: RwLock::new(content) });
+        Ok(OpenInode { shared, backing, backing_key, readers: 0, writers: 0 })
     }
 
     /// Decides how an inode that nobody has open is served.
