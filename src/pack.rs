@@ -20,8 +20,7 @@ impl PackId {
     /// Draws a new id from the operating system's generator.
     pub fn random() -> std::io::Result<Self> {
         let mut bytes = [0u8; 16];
-        let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
-        debug_assert_eq!(got, bytes.len(), "short reads do not happen below 256 bytes");
+        getrandom::fill(&mut bytes)?;
         Ok(Self(u128::from_be_bytes(bytes)))
     }
 }

@@ -24,7 +24,7 @@ use crate::recipe::Recipe;
 use crate::record::{Change, Entry, EntryFile, Event, FaceName, Record, SealedTree, SegmentForm};
 use crate::settle::{Placing, Settlement};
 use crate::store::Store;
-use crate::subtree::{Subtree, join_path, remove_subtree};
+use crate::subtree::{Node, Subtree, join_path, remove_subtree};
 use crate::time::now_ns;
 
 /// A rename that seals.
@@ -145,7 +145,7 @@ fn refused(what: &str, reasons: Vec<String>) -> StoreError {
 
 /// A checkpoint holds files and directories, each under one name.
 fn shape_problems(tree: &Subtree) -> Vec<String> {
-    let problem = |node: &crate::subtree::Node| {
+    let problem = |node: &Node| {
         if node.inode.is_dir() {
             None
         } else if !node.inode.is_file() {
@@ -316,6 +316,7 @@ impl Sealing<'_> {
         old: Option<&OldFace>,
         (seq, at_ns): (u64, i64),
     ) -> Result<Aftermath> {
+        self.check_unchanged(txn)?;
         let seal = self.seal_state();
         for member in self.members {
             if let Content::Settling(index) = member.content {
@@ -376,6 +377,20 @@ impl Sealing<'_> {
             }
         }
         Ok(aftermath)
+    }
+
+    /// What is sealed is what was hashed: a change of names that was under way when the directory was frozen may
+    /// have come through since.
+    fn check_unchanged(&self, txn: &Txn<'_>) -> Result<()> {
+        let now = Subtree::list(txn, self.root.ino)?;
+        let key =
+            |node: &Node| (node.path.clone(), node.inode.ino, node.inode.is_dir() || node.inode.nlink == 1);
+        let same = now.problems.is_empty() && now.nodes.iter().map(key).eq(self.tree.nodes.iter().map(key));
+        let from = txn.lookup(self.request.from.0, self.request.from.1)?;
+        if same && from == Some(self.root.ino) {
+            return Ok(());
+        }
+        Err(StoreError::Busy { what: join_path(&self.request.target.path()) })
     }
 
     fn plant_portable(

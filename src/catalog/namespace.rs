@@ -143,6 +143,10 @@ impl Txn<'_> {
         if dir.nlink == 0 {
             return Err(StoreError::NotFound { what: format!("inode {parent}") });
         }
+        // Asked here, inside the transaction: a seal may have come since the caller looked.
+        if dir.seal.immutable() {
+            return Err(StoreError::Forbidden { what: format!("inode {parent}"), why: "it is sealed" });
+        }
         Ok(dir)
     }
 
@@ -265,6 +269,7 @@ impl Txn<'_> {
         now_ns: i64,
     ) -> Result<Replaced> {
         let mut source = self.child(parent, name)?;
+        self.open_dir(parent)?;
         self.open_dir(new_parent)?;
         if new_name.len() > MAX_NAME_BYTES {
             return Err(StoreError::NameTooLong { what: display(new_name) });

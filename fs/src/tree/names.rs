@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tinyllm::catalog::{Durability, FileKind, Inode, MAX_NAME_BYTES, NewInode, ROOT_INO, SealState};
+use tinyllm::catalog::{Durability, FileKind, Inode, MAX_NAME_BYTES, NewInode, ROOT_INO, SealState, Txn};
 use tinyllm::error::{IoContext, StoreError};
 use tinyllm::io::{OpenMode, unlink_if_present};
 use tinyllm::policy;
@@ -196,7 +196,10 @@ impl Tree {
 
     pub fn unlink(&self, parent: u64, name: &[u8]) -> Result<()> {
         self.before_removal(parent)?;
-        let gone = self.store.write(Durability::Ordered, |txn| txn.unlink(parent, name, now_ns()));
+        let gone = self.store.write(Durability::Ordered, |txn| {
+            check_not_sealed(txn, parent, name)?;
+            txn.unlink(parent, name, now_ns())
+        });
         self.removed(parent, name, gone)
     }
 
@@ -211,7 +214,10 @@ impl Tree {
             // An empty directory that was sealed as part of a tree: the tree goes first.
             self.dissolve(child.ino)?;
         }
-        let gone = self.store.write(Durability::Ordered, |txn| txn.rmdir(parent, name, now_ns()));
+        let gone = self.store.write(Durability::Ordered, |txn| {
+            check_not_sealed(txn, parent, name)?;
+            txn.rmdir(parent, name, now_ns())
+        });
         self.removed(parent, name, gone)
     }
 
@@ -276,6 +282,14 @@ impl Tree {
         })?;
         Ok(found)
     }
+}
+
+/// A seal may have come since the caller looked; then the removal has to begin anew.
+fn check_not_sealed(txn: &Txn<'_>, parent: u64, name: &[u8]) -> Result<(), StoreError> {
+    if Tree::is_sealed(&txn.inode(parent)?) {
+        return Err(StoreError::Busy { what: String::from_utf8_lossy(name).into_owned() });
+    }
+    Ok(())
 }
 
 fn ghost_attr() -> Attr {
