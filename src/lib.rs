@@ -16,6 +16,7 @@ pub mod format;
 pub mod gate;
 pub mod gc;
 pub mod hash;
+mod hash_memory;
 pub mod import;
 pub mod io;
 pub mod layout;

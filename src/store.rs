@@ -10,6 +10,7 @@ use rustix::fs::{FlockOperation, flock};
 use crate::catalog::{Catalog, Durability, NewInode, ROOT_INO, Txn};
 use crate::error::{IoContext, Result, StoreError};
 use crate::format::Format;
+use crate::hash_memory::HashMemory;
 use crate::io::{Io, OpenMode, SystemIo, unlink_if_present};
 use crate::layout::Layout;
 use crate::pack::PackId;
@@ -17,7 +18,6 @@ use crate::pins::Pins;
 use crate::policy;
 use crate::reader::ChunkReader;
 use crate::record::Record;
-use crate::settle::HashMemory;
 use crate::split::LITERAL_BELOW_BYTES;
 use crate::time::{now_ns, rfc3339};
 
