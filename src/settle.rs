@@ -321,7 +321,10 @@ impl<'s> Settlement<'s> {
         let io = self.store.io.clone();
         // What does not go now goes at the next start.
         let remove = move || left_over.iter().for_each(|path| drop(unlink_if_present(&*io, path)));
-        let _ = std::thread::Builder::new().name("left-overs".into()).spawn(remove);
+        let started = std::thread::Builder::new().name("left-overs".into()).spawn(remove);
+        let mut removals = self.store.removals.lock();
+        removals.retain(|removal| !removal.is_finished());
+        removals.extend(started);
     }
 
     /// Ends a settlement that was committed beside the raw files, which stay.

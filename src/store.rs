@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
 use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::{FlockOperation, flock};
@@ -31,6 +32,8 @@ pub struct Store {
     pub(crate) reader: ChunkReader,
     /// Held from taking a record's number until its commit: records and commits have the same order.
     pub(crate) record_order: Mutex<()>,
+    /// Threads that remove the raw files of what has been sealed.
+    pub(crate) removals: Mutex<Vec<JoinHandle<()>>>,
     format: Format,
     catalog: Mutex<Catalog>,
     /// The exclusive lock; None when the store is open for reading.
@@ -142,6 +145,7 @@ impl Store {
             hashes: HashMemory::default(),
             reader,
             record_order: Mutex::new(()),
+            removals: Mutex::default(),
             format,
             catalog: Mutex::new(catalog),
             lock,
@@ -185,6 +189,14 @@ impl Store {
     /// Makes everything committed so far durable.
     pub fn sync(&self) -> Result<()> {
         self.catalog().sync()
+    }
+
+    /// Waits until the raw files of everything sealed so far are gone, and their bytes back on the disk.
+    pub fn wait_for_removals(&self) {
+        for removal in std::mem::take(&mut *self.removals.lock()) {
+            // It only ends early by panicking, which has been reported already; the next start removes the rest.
+            let _ = removal.join();
+        }
     }
 
     /// Brings the store back to order after a crash; after a clean end there is nothing to do.
@@ -310,6 +322,13 @@ fn make_dirs(io: &dyn Io, layout: &Layout) -> Result<()> {
         io.create_dir_all(&dir).at("create directory", &dir)?;
     }
     Ok(())
+}
+
+impl Drop for Store {
+    /// A short command leaves nothing for the next start to do.
+    fn drop(&mut self) {
+        self.wait_for_removals();
+    }
 }
 
 fn take_lock(io: &dyn Io, layout: &Layout) -> Result<File> {

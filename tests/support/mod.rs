@@ -47,6 +47,7 @@ impl Bench {
         for ino in aftermath.orphans {
             self.store.reclaim(ino).unwrap();
         }
+        self.store.wait_for_removals();
         Ok(imported)
     }
 }
