@@ -3,6 +3,7 @@
 //! The files are copied into plain files of a directory with a temporary name beside the destination, which is
 //! then sealed. A failure takes that directory away again; what a crash leaves of it, the next start removes.
 
+mod names;
 mod source;
 
 use std::path::Path;
@@ -15,8 +16,6 @@ use crate::error::{IoContext, Result, StoreError};
 use crate::faces;
 use crate::io::OpenMode;
 use crate::manifest::CheckpointManifest;
-use crate::names::Step;
-use crate::pack::PackId;
 use crate::policy::{self, SealTarget};
 use crate::progress::{Meter, Watcher};
 use crate::seal::{Aftermath, SealRequest};
@@ -24,16 +23,11 @@ use crate::store::Store;
 use crate::subtree::{join_path, remove_subtree};
 use crate::time::{now_ns, rfc3339, system_time};
 
+use names::{Name, checkpoint_dirs, is_temporary, names_along, target_named, temporary_name};
 pub use source::SourceLayout;
 use source::{Source, SourceFile};
 
-/// The temporary directories' names: this, 32 hexadecimal digits, `.tmp`.
-const TEMPORARY_PREFIX: &str = ".tinyllm-import-";
-const TEMPORARY_SUFFIX: &str = ".tmp";
 const PIECE_BYTES: usize = 4 << 20;
-
-/// A name with the directory that it stands in.
-type Name = (u64, Vec<u8>);
 
 /// Says how an import is to be done.
 #[derive(Debug, Clone, Default)]
@@ -170,7 +164,7 @@ impl Store {
         let stale = self.read(|txn| {
             let mut stale = Vec::new();
             for parent in checkpoint_dirs(txn)? {
-                let names = txn.names_from(parent, TEMPORARY_PREFIX.as_bytes())?;
+                let names = txn.names_from(parent, names::TEMPORARY_PREFIX.as_bytes())?;
                 stale.extend(names.into_iter().filter(|n| is_temporary(n)).map(|name| (parent, name)));
             }
             Ok(stale)
@@ -293,73 +287,10 @@ impl Import<'_> {
     }
 }
 
-/// Reads the name that a directory of this layout is to have.
-fn target_named(name: &str, layout: SourceLayout) -> Result<SealTarget> {
-    let bad = |why| StoreError::BadName { text: name.to_owned(), why };
-    let names: Vec<&str> = name.trim_matches('/').split('/').collect();
-    if let [run, step] = names.as_slice()
-        && let Some(step) = Step::from_spelling(step)
-    {
-        let target = match layout {
-            SourceLayout::TinyLlm => SealTarget::resumable(run, step),
-            SourceLayout::Portable | SourceLayout::HuggingFace => SealTarget::portable(run, step),
-        };
-        let why = "a run's name is a letter or digit, then up to 127 letters, digits, '.', '_' or '-'";
-        return policy::seal_target(&target.path()).ok_or_else(|| bad(why));
-    }
-    let target = policy::seal_target(&names)
-        .ok_or_else(|| bad("a checkpoint's name is <run>/step-<n>, models/<model>/<version> or its path"))?;
-    if layout == SourceLayout::HuggingFace && target.face != Face::Portable {
-        return Err(bad("a directory without a manifest can only become <run>/step-<n> of checkpoints/"));
-    }
-    Ok(target)
-}
-
-fn temporary_name() -> Result<Vec<u8>> {
-    let id = PackId::random().at("draw random bytes for", Path::new(TEMPORARY_PREFIX))?;
-    Ok(format!("{TEMPORARY_PREFIX}{id}{TEMPORARY_SUFFIX}").into_bytes())
-}
-
-fn is_temporary(name: &[u8]) -> bool {
-    let id = std::str::from_utf8(name)
-        .ok()
-        .and_then(|name| name.strip_prefix(TEMPORARY_PREFIX)?.strip_suffix(TEMPORARY_SUFFIX));
-    id.is_some_and(|id| id.parse::<PackId>().is_ok())
-}
-
 fn dir_at(txn: &Txn<'_>, root: u64, path: &str) -> Result<u64> {
     let mut at = root;
     for name in path.split('/').filter(|name| !name.is_empty()) {
         at = txn.child(at, name.as_bytes())?.ino;
     }
     Ok(at)
-}
-
-/// Lists the names of a path as far as they exist.
-fn names_along(txn: &Txn<'_>, path: &[Vec<u8>]) -> Result<Vec<Name>> {
-    let mut names = Vec::new();
-    let mut at = ROOT_INO;
-    for name in path {
-        let Some(ino) = txn.lookup(at, name)? else { break };
-        names.push((at, name.clone()));
-        at = ino;
-    }
-    Ok(names)
-}
-
-/// Lists the directories that checkpoints stand in.
-fn checkpoint_dirs(txn: &Txn<'_>) -> Result<Vec<u64>> {
-    let mut dirs = Vec::new();
-    for (view, below) in
-        [(policy::RUNS, Some(policy::CKPT)), (policy::CHECKPOINTS, None), (policy::MODELS, None)]
-    {
-        let Some(view) = txn.resolve([view])? else { continue };
-        for entry in txn.list_dir(view.ino)? {
-            dirs.extend(match below {
-                Some(name) => txn.lookup(entry.ino, name)?,
-                None => Some(entry.ino),
-            });
-        }
-    }
-    Ok(dirs)
 }
