@@ -31,7 +31,7 @@ need_rust() {
     if ! command -v cargo >/dev/null && [ -x "${CARGO_HOME:-$HOME/.cargo}/bin/cargo" ]; then
         PATH=${CARGO_HOME:-$HOME/.cargo}/bin:$PATH
     fi
-    command -v cargo >/dev/null || fail "cargo was not found; install Rust from https://rustup.rs first"
+    command -v cargo >/dev/null || fail "cargo was not found; install Rust with rustup first"
 }
 
 # What building and mounting take besides Rust.
