@@ -95,11 +95,14 @@ pub fn serve(
     })
     .map_err(start)?;
     let host = Arc::new(MountedTree { tree: tree.clone() });
-    let control = control::serve(store.clone(), host)
+    // A read-only mount changes nothing for commands either.
+    let control = (!options.read_only)
+        .then(|| control::serve(store.clone(), host))
+        .transpose()
         .inspect_err(
             |error| tracing::warn!(%error, "commands that change the store will not reach this mount"),
         )
-        .ok();
+        .unwrap_or_default();
     match mountpoint::raise_read_ahead(mountpoint, options.read_ahead_kib) {
         Ok(true) => {}
         Ok(false) => tracing::info!("read-ahead stays at the kernel's default: not permitted to raise it"),
