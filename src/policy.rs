@@ -93,6 +93,12 @@ pub fn latest_home(dir: &[impl AsRef<[u8]>]) -> Option<(Face, String)> {
     }
 }
 
+/// Says whether final names stand in this directory.
+pub fn has_final_names(dir: &[impl AsRef<[u8]>]) -> bool {
+    let names: Vec<&[u8]> = dir.iter().map(AsRef::as_ref).collect();
+    latest_home(dir).is_some() || matches!(names.as_slice(), [MODELS, _])
+}
+
 /// Says whether `name` in such a directory is derived from its seals.
 pub fn is_derived(face: Face, name: &[u8]) -> bool {
     name == LATEST_LINK || (face == Face::Resumable && name == LATEST_FILE)

@@ -23,8 +23,9 @@ use crate::tree::{Backing, Caller, OpenFlags, Opened, SetAttr, TimeChange, Tree}
 const NEVER: Duration = Duration::ZERO;
 /// Sizes and times of plain files may change under the kernel's eyes only; a writable mapping is the exception.
 const SHORT: Duration = Duration::from_secs(1);
-/// Names change only through the kernel, or it is told.
-const NAME: Duration = Duration::from_secs(3600);
+/// Plain names hardly ever change without the kernel; when they do (a command removes an empty run, say), this
+/// is how much later it notices.
+const NAME: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(24 * 3600);
 
 /// How many requests the kernel may have waiting here, read-ahead included.
@@ -107,10 +108,16 @@ fn attr_ttl(attr: &Attr) -> Duration {
 
 fn name_ttl(attr: &Attr) -> Duration {
     match attr.validity {
+        _ if !attr.name_lasts => NEVER,
         Validity::Never => NEVER,
         Validity::Short => NAME,
         Validity::Long => LONG,
     }
+}
+
+/// Gives a lifetime that is good for both the attributes and the name.
+fn common_ttl(attr: &Attr) -> Duration {
+    attr_ttl(attr).min(name_ttl(attr))
 }
 
 fn reply_empty(reply: ReplyEmpty, done: Result<(), Errno>) {
@@ -461,7 +468,7 @@ impl Filesystem for Adapter {
                 INodeNo(entry.ino),
                 listed.next,
                 name,
-                &attr_ttl(&attr),
+                &common_ttl(&attr),
                 &file_attr(&attr),
                 Generation(0),
             );
@@ -580,7 +587,7 @@ impl Filesystem for Adapter {
             };
         }
         self.tree.remember(attr.ino);
-        let (ttl, file) = (attr_ttl(&attr), file_attr(&attr));
+        let (ttl, file) = (common_ttl(&attr), file_attr(&attr));
         match &opened.backing {
             Some(backing) => with_backing_id(backing, |id| {
                 let handle = FileHandle(opened.handle);

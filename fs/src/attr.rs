@@ -22,6 +22,8 @@ pub struct Attr {
     pub mtime_ns: i64,
     pub ctime_ns: i64,
     pub validity: Validity,
+    /// Whether the kernel may keep the name under which this was found.
+    pub name_lasts: bool,
 }
 
 /// How long the kernel may believe what it was told.
@@ -61,6 +63,7 @@ impl Attr {
             mtime_ns: inode.mtime_ns,
             ctime_ns: inode.ctime_ns,
             validity,
+            name_lasts: true,
         };
         match (inode.kind, raw) {
             (FileKind::File, Some(raw)) => {

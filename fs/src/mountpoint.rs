@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
 /// Why a directory can't be mounted on.
 #[derive(Debug, thiserror::Error)]
@@ -69,8 +70,10 @@ pub fn detach(path: &Path) -> io::Result<()> {
 
 /// Raises how far the kernel reads ahead of a sequential reader. False when that is not permitted.
 pub fn raise_read_ahead(mountpoint: &Path, kib: u32) -> io::Result<bool> {
-    let device = fs::metadata(mountpoint)?.dev();
-    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    // A daemon must never wait for its own mount: killed while it does, it could not end. Without a sync, the
+    // kernel answers from what it knows.
+    let stat = statx(CWD, mountpoint, AtFlags::STATX_DONT_SYNC, StatxFlags::empty())?;
+    let (major, minor) = (stat.stx_dev_major, stat.stx_dev_minor);
     let knob = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
     match fs::write(&knob, format!("{kib}\n")) {
         Ok(()) => Ok(true),

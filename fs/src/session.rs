@@ -7,7 +7,6 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use fuser::{INodeNo, Notifier};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tinyllm::control::{self, Host};
@@ -19,7 +18,7 @@ use crate::adapter::Adapter;
 use crate::attach::Attachment;
 use crate::mountpoint;
 use crate::options::MountOptions;
-use crate::tree::{StaleName, Tree, TreeOptions};
+use crate::tree::{Tree, TreeOptions};
 
 /// How long a stopped daemon waits for requests under way before it leaves.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
@@ -55,7 +54,7 @@ pub fn serve(
         settle_after: options.settle_after,
         collect_after: options.collect_after,
     };
-    let (tree, housekeeper, stale_names) = Tree::new(store.clone(), tree_options);
+    let (tree, housekeeper) = Tree::new(store.clone(), tree_options);
     let adapter = Adapter::new(tree.clone(), !passthrough);
     let allow_other = options.allow_other.unwrap_or(root);
     let attachment = Attachment { store: store.layout().root(), mountpoint, options, allow_other };
@@ -67,7 +66,6 @@ pub fn serve(
         }
     })?;
     let start = |source| SessionError::Start { source };
-    let notifier = session.notifier();
     let target = mountpoint.to_owned();
     // A lease that is broken while it is asked for sends this; its default would end the program.
     signal_hook::flag::register(libc::SIGIO, Arc::default()).map_err(start)?;
@@ -86,7 +84,6 @@ pub fn serve(
         }
     })
     .map_err(start)?;
-    spawn("stale-names", move || tell_kernel(&notifier, &stale_names)).map_err(start)?;
     let housekeeper = spawn("housekeeper", move || housekeeper.run()).map_err(start)?;
     let (ended, session_end) = mpsc::channel();
     spawn("session", move || {
@@ -157,14 +154,4 @@ fn wait_for_end(
 
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<thread::JoinHandle<()>> {
     thread::Builder::new().name(name.into()).spawn(body)
-}
-
-/// Tells the kernel of names that changed without it. Not from the threads that serve requests: the kernel
-/// holds a directory's lock while it waits for them.
-fn tell_kernel(notifier: &Notifier, stale: &mpsc::Receiver<StaleName>) {
-    use std::os::unix::ffi::OsStrExt;
-    for StaleName { parent, name } in stale {
-        // ENOENT: it was not cached.
-        let _ = notifier.inval_entry(INodeNo(parent), std::ffi::OsStr::from_bytes(&name));
-    }
 }

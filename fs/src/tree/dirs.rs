@@ -67,9 +67,9 @@ impl Tree {
 
     /// Gives a listed entry's attributes for readdirplus; None when it has gone since.
     pub fn attr_listed(&self, dir: u64, entry: &DirEntry) -> Option<Attr> {
-        if inspect::is_virtual(dir) || entry.kind == FileKind::Directory {
+        if inspect::is_virtual(dir) {
             return self.getattr(entry.ino).ok();
         }
-        self.attr_of_entry(dir, &self.inode(entry.ino).ok()?).ok()
+        self.attr_of_entry(dir, &entry.name, &self.inode(entry.ino).ok()?).ok()
     }
 }

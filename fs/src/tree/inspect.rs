@@ -58,6 +58,7 @@ pub(super) fn attr(tree: &Tree, ino: u64) -> Option<Attr> {
         mtime_ns: now,
         ctime_ns: now,
         validity: Validity::Never,
+        name_lasts: false,
     })
 }
 

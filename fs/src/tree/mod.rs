@@ -60,13 +60,6 @@ pub struct Caller {
     pub gid: u32,
 }
 
-/// A name whose cached meaning is stale.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StaleName {
-    pub parent: u64,
-    pub name: Vec<u8>,
-}
-
 /// A mounted store.
 #[derive(Debug)]
 pub struct Tree {
@@ -79,7 +72,6 @@ pub struct Tree {
     changed: Condvar,
     next_handle: AtomicU64,
     problems: Problems,
-    stale: mpsc::Sender<StaleName>,
     work: mpsc::Sender<housekeeping::Work>,
 }
 
@@ -108,13 +100,8 @@ enum Freeze {
 }
 
 impl Tree {
-    /// Gives the tree, its housekeeper (whose `run` belongs on a thread of its own), and the stale names that
-    /// the kernel has to be told of.
-    pub fn new(
-        store: Arc<Store>,
-        options: TreeOptions,
-    ) -> (Arc<Self>, Housekeeper, mpsc::Receiver<StaleName>) {
-        let (stale, stale_names) = mpsc::channel();
+    /// Gives the tree and its housekeeper, whose `run` belongs on a thread of its own.
+    pub fn new(store: Arc<Store>, options: TreeOptions) -> (Arc<Self>, Housekeeper) {
         let (work, todo) = mpsc::channel();
         let tree = Arc::new(Self {
             store,
@@ -124,11 +111,10 @@ impl Tree {
             changed: Condvar::new(),
             next_handle: AtomicU64::new(1),
             problems: Problems::default(),
-            stale,
             work,
         });
         let housekeeper = Housekeeper::new(tree.clone(), todo);
-        (tree, housekeeper, stale_names)
+        (tree, housekeeper)
     }
 
     pub fn store(&self) -> &Arc<Store> {
@@ -213,16 +199,8 @@ impl Tree {
 
     /// Deals with what a seal or removal left to do.
     pub fn handle_aftermath(&self, aftermath: Aftermath) {
-        for (parent, name) in aftermath.stale {
-            self.announce_stale(parent, name);
-        }
         self.reclaim_unused(aftermath.orphans);
         self.wake(housekeeping::Work::Punch);
-    }
-
-    fn announce_stale(&self, parent: u64, name: Vec<u8>) {
-        // Nobody listens when no kernel is attached.
-        let _ = self.stale.send(StaleName { parent, name });
     }
 
     fn wake(&self, work: housekeeping::Work) {

@@ -3,8 +3,10 @@
 use std::time::{Duration, Instant};
 
 use tinyllm::catalog::{Durability, FileKind, Inode, MAX_NAME_BYTES, NewInode, ROOT_INO, SealState, Txn};
+use tinyllm::check::PORTABLE_MANIFEST_FILE;
 use tinyllm::error::{IoContext, StoreError};
 use tinyllm::io::{OpenMode, unlink_if_present};
+use tinyllm::manifest::MANIFEST_FILE;
 use tinyllm::policy;
 use tinyllm::subtree::join_path;
 use tinyllm::time::now_ns;
@@ -31,22 +33,25 @@ impl Tree {
         }
         let found = self.store.read(|txn| txn.lookup(parent, name)?.map(|ino| txn.inode(ino)).transpose())?;
         match found {
-            Some(inode) => self.attr_of_entry(parent, &inode),
+            Some(inode) => self.attr_of_entry(parent, name, &inode),
             None if self.is_ghost(parent, name) => Ok(ghost_attr()),
             None => Err(Errno::NOENT),
         }
     }
 
-    /// Gives an entry's attributes. A cached name keeps its lifetime when it is renamed, and any file beside
-    /// LATEST may be renamed onto LATEST, whose meaning changes by itself: no such name may be cached.
-    pub(super) fn attr_of_entry(&self, parent: u64, inode: &Inode) -> Result<Attr> {
+    /// Gives an entry's attributes, and whether the kernel may keep its name.
+    ///
+    /// It may not where a name's meaning changes without the kernel: steps, releases, LATEST and latest, the files
+    /// beside them (a kept name stays kept when it is renamed onto one of those), and manifests, which the first
+    /// removal inside a sealed tree takes along. Telling the kernel of each change instead would not do: it takes
+    /// the directory's lock for that, and a daemon killed while it waits for the lock's owner, who waits for the
+    /// daemon, never ends.
+    pub(super) fn attr_of_entry(&self, parent: u64, name: &[u8], inode: &Inode) -> Result<Attr> {
         let attr = self.attr_of(inode)?;
-        if inode.is_dir() || attr.validity != Validity::Short {
-            return Ok(attr);
-        }
+        let manifest = [MANIFEST_FILE, PORTABLE_MANIFEST_FILE].iter().any(|file| file.as_bytes() == name);
         let path = self.store.read(|txn| txn.path_of(parent))?;
-        let beside_latest = path.is_some_and(|path| policy::latest_home(&path).is_some());
-        Ok(if beside_latest { Attr { validity: Validity::Never, ..attr } } else { attr })
+        let beside_final_names = path.is_some_and(|path| policy::has_final_names(&path));
+        Ok(Attr { name_lasts: !manifest && !beside_final_names, ..attr })
     }
 
     /// A removal in several calls (rm -r) finds names gone that its own first call took away; asking for them
@@ -154,19 +159,19 @@ impl Tree {
         caller: Caller,
     ) -> Result<Attr> {
         if kind == FileKind::File {
-            return self.attr_of_entry(parent, &self.make_file(parent, name, mode, caller)?);
+            return self.attr_of_entry(parent, name, &self.make_file(parent, name, mode, caller)?);
         }
         let dir = self.dir_for_new_name(parent, name, kind)?;
         let new = NewInode { rdev, ..Self::new_inode(&dir, kind, mode, caller) };
         let inode = self.store.write(Durability::Ordered, |txn| txn.create(parent, name, &new))?;
-        self.attr_of_entry(parent, &inode)
+        self.attr_of_entry(parent, name, &inode)
     }
 
     pub fn mkdir(&self, parent: u64, name: &[u8], mode: u32, caller: Caller) -> Result<Attr> {
         let dir = self.dir_for_new_name(parent, name, FileKind::Directory)?;
         let new = Self::new_inode(&dir, FileKind::Directory, mode, caller);
         let inode = self.store.write(Durability::Ordered, |txn| txn.create(parent, name, &new))?;
-        self.attr_of_entry(parent, &inode)
+        self.attr_of_entry(parent, name, &inode)
     }
 
     pub fn symlink(&self, parent: u64, name: &[u8], target: &[u8], caller: Caller) -> Result<Attr> {
@@ -174,7 +179,7 @@ impl Tree {
         let target = Some(target.to_vec());
         let new = NewInode { target, ..Self::new_inode(&dir, FileKind::Symlink, 0o777, caller) };
         let inode = self.store.write(Durability::Ordered, |txn| txn.create(parent, name, &new))?;
-        self.attr_of_entry(parent, &inode)
+        self.attr_of_entry(parent, name, &inode)
     }
 
     pub fn readlink(&self, ino: u64) -> Result<Vec<u8>> {
@@ -191,7 +196,7 @@ impl Tree {
             return Err(Errno::PERM);
         }
         let inode = self.store.write(Durability::Ordered, |txn| txn.link(ino, parent, name, now_ns()))?;
-        self.attr_of_entry(parent, &inode)
+        self.attr_of_entry(parent, name, &inode)
     }
 
     pub fn unlink(&self, parent: u64, name: &[u8]) -> Result<()> {
@@ -307,5 +312,6 @@ fn ghost_attr() -> Attr {
         mtime_ns: 0,
         ctime_ns: 0,
         validity: Validity::Never,
+        name_lasts: false,
     }
 }

@@ -318,7 +318,7 @@ impl Tree {
     ) -> Result<(Attr, Opened)> {
         let inode = self.make_file(parent, name, mode, caller)?;
         let opened = self.open_created(&inode, flags)?;
-        Ok((self.attr_of_entry(parent, &inode)?, opened))
+        Ok((self.attr_of_entry(parent, name, &inode)?, opened))
     }
 
     pub(super) fn is_sealed(inode: &Inode) -> bool {

@@ -134,8 +134,6 @@ impl Tree {
             txn.put_inode(&Inode { seal: SealState::Derived, ..txn.inode(source.ino)? })?;
             Ok(replaced)
         })?;
-        // From another directory it comes with a name that the kernel caches.
-        self.announce_stale(to.0, to.1.to_vec());
         if let Replaced::Unlinked(gone) = replaced {
             self.reclaim_unused([gone.ino]);
         }
