@@ -621,6 +621,11 @@ impl Filesystem for Adapter {
         whence: i32,
         reply: ReplyLseek,
     ) {
+        if self.write_back {
+            // The raw file may have a hole where the kernel has data that it has not written yet. After this
+            // answer the kernel takes all of every file for data.
+            return reply.error(fuser::Errno::ENOSYS);
+        }
         let hole = match whence {
             libc::SEEK_DATA => false,
             libc::SEEK_HOLE => true,

@@ -28,7 +28,7 @@ pub use dirs::Listed;
 pub use housekeeping::Housekeeper;
 pub use open::{Backing, OpenFlags, Opened};
 
-use crate::attr::Attr;
+use crate::attr::{Attr, Validity};
 use crate::errno::Errno;
 use crate::problems::Problems;
 
@@ -220,13 +220,22 @@ impl Tree {
         if !inode.raw {
             return Ok(Attr::of(inode, None));
         }
-        let open = self.state.lock().open.get(&inode.ino).map(|open| open.shared.clone());
-        let stat = match open.and_then(|shared| shared.raw_file()) {
+        let open = self.state.lock().open.get(&inode.ino).map(|open| (open.shared.clone(), open.writers > 0));
+        let written = open.as_ref().is_some_and(|(_, written)| *written);
+        let stat = match open.and_then(|(shared, _)| shared.raw_file()) {
             Some(file) => file.metadata(),
             None => std::fs::metadata(self.store.layout().live(inode.ino)),
         };
         match stat {
-            Ok(stat) => Ok(Attr::of(inode, Some(&stat))),
+            Ok(stat) => {
+                let mut attr = Attr::of(inode, Some(&stat));
+                if written && !self.passthrough() {
+                    // The kernel may hold data that has not come here yet, and knows only the size of it.
+                    attr.blocks = attr.blocks.max(1);
+                    attr.validity = Validity::Never;
+                }
+                Ok(attr)
+            }
             // It settled between the look-up and here.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 Ok(Attr::of(&self.inode(inode.ino)?, None))
