@@ -49,7 +49,8 @@ pub struct Aftermath {
 /// A file of the tree being sealed.
 struct Member<'t> {
     path: &'t str,
-    inode: &'t Inode,
+    /// With the modification time of its bytes.
+    inode: Inode,
     content: Content,
     facts: FileFacts,
 }
@@ -83,7 +84,7 @@ impl Store {
             let member = members.iter().find(|member| member.path == path);
             member.map_or_else(
                 || Err(StoreError::NotFound { what: path.to_owned() }),
-                |m| self.read_whole(m.inode, check::MAX_JSON_BYTES),
+                |m| self.read_whole(&m.inode, check::MAX_JSON_BYTES),
             )
         };
         let checked = check::check(request.target, &Candidate { files: &files, read: &read })?
@@ -117,7 +118,7 @@ impl Store {
     ) -> Result<Vec<Member<'t>>> {
         let mut members = Vec::new();
         for node in tree.files() {
-            let inode = &node.inode;
+            let mut inode = node.inode.clone();
             let (content, facts) = match inode.recipe {
                 Some(recipe) if !inode.raw => {
                     let row = self.read(|txn| txn.recipe_row(recipe))?;
@@ -130,6 +131,8 @@ impl Store {
                         settlement.add_bytes(&[])
                     };
                     let file = &settlement.files[index];
+                    // While a file is raw the catalog does not follow its modification time.
+                    inode.mtime_ns = file.signature.map_or(inode.mtime_ns, |signature| signature.mtime_ns);
                     (Content::Settling(index), FileFacts { size_bytes: file.size_bytes, sha256: file.sha256 })
                 }
             };
@@ -275,7 +278,8 @@ impl Sealing<'_> {
         for node in &self.tree.nodes {
             let member = self.members.iter().find(|member| member.path == node.path);
             let file = member.map(&mut file).transpose()?;
-            let entry = entry(&node.path, &node.inode, file);
+            let inode = member.map_or(&node.inode, |member| &member.inode);
+            let entry = entry(&node.path, inode, file);
             by_path.insert(node.path.as_str(), entry.clone());
             entries.push(entry);
         }
@@ -420,7 +424,7 @@ impl Sealing<'_> {
                 Content::Settled(id) => id,
             };
             let recipe = Some((recipe, member.facts.size_bytes));
-            plantings.push(Planting { path: member.path, like: member.inode, recipe });
+            plantings.push(Planting { path: member.path, like: &member.inode, recipe });
         }
         let like = Inode { mode: self.root.mode & 0o666, mtime_ns: self.root.mtime_ns, ..self.root.clone() };
         plantings.push(Planting { path: PORTABLE_MANIFEST_FILE, like: &like, recipe: Some(manifest) });
