@@ -86,7 +86,7 @@ impl ChunkReader {
         Ok(self.files.lock().get_or_insert_with(id, || file))
     }
 
-    /// Forgets a pack that is about to be removed.
+    /// Closes a pack, for one: because it is about to be removed.
     pub(crate) fn forget_pack(&self, id: PackId) {
         self.files.lock().remove(&id);
     }

@@ -274,6 +274,11 @@ impl Store {
         })
     }
 
+    /// Closes a pack that was opened for reading chunks; the next read opens it again.
+    pub fn close_pack(&self, pack: PackId) {
+        self.reader.forget_pack(pack);
+    }
+
     pub(crate) fn remove_pack_files(&self, pack: PackId) -> Result<()> {
         unlink_if_present(&*self.io, &self.layout.pack_index(pack))?;
         unlink_if_present(&*self.io, &self.layout.pack(pack))

@@ -30,6 +30,7 @@ pub use open::{Backing, OpenFlags, Opened};
 
 use crate::attr::{Attr, Validity};
 use crate::errno::Errno;
+use crate::lease;
 use crate::problems::Problems;
 
 pub type Result<T, E = Errno> = std::result::Result<T, E>;
@@ -208,12 +209,20 @@ impl Tree {
         let _ = self.work.send(work);
     }
 
-    /// Says whether a pack is open as a whole: no byte of it may go.
+    /// Says whether a pack is open as a whole, or mapped by someone who has closed it: no byte of it may go.
     pub fn pack_in_use(&self, pack: tinyllm::pack::PackId) -> bool {
         use std::os::unix::fs::MetadataExt;
-        let Ok(stat) = std::fs::metadata(self.store.layout().pack(pack)) else { return false };
+        let path = self.store.layout().pack(pack);
+        let Ok(stat) = std::fs::metadata(&path) else { return false };
         let key = (stat.dev(), stat.ino());
-        self.state.lock().open.values().any(|open| open.backing_key == Some(key))
+        if self.state.lock().open.values().any(|open| open.backing_key == Some(key)) {
+            return true;
+        }
+        // Without passthrough a mapping is of the mount's own file, and keeps that open.
+        self.options.passthrough && {
+            self.store.close_pack(pack);
+            lease::has_users(&path).unwrap_or(true)
+        }
     }
 
     fn attr_of(&self, inode: &Inode) -> Result<Attr> {
