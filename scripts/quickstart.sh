@@ -135,7 +135,7 @@ echo "  the dead mount says: $(stat -f "$mountpoint" 2>&1 | head -n 1)"
 
 stage "mount again and look"
 mount_store
-(cd "$mountpoint/runs/$run" && ls -l ckpt ckpt/step-* && printf 'LATEST: ' && cat ckpt/LATEST) | sed 's/^/  /'
+(cd "$ckpt" && ls -l . latest/ && { [ ! -d "$struck" ] || ls -l "$struck"; }) | sed 's/^/  /'
 latest=$(cat "$ckpt/LATEST")
 if [ -e "$ckpt/${struck%.tmp}" ]; then
     # The signals came late, which only a busy machine can do.
@@ -143,8 +143,8 @@ if [ -e "$ckpt/${struck%.tmp}" ]; then
 else
     check "the save that was cut off left $struck and no ${struck%.tmp}" test -d "$ckpt/$struck"
 fi
-check "LATEST names $latest, and every byte of that one is right" \
-    "$bin_dir/tinyllm" --store "$store" --json verify "$run/latest" >"$scratch/verify.json"
+verify_latest() { "$bin_dir/tinyllm" --store "$store" verify "$run/latest" | sed 's/^/  /'; }
+check "LATEST names $latest, and every byte of that one is right" verify_latest
 
 stage "resume"
 start_trainer "$mountpoint" "$spec" --resume
@@ -166,7 +166,7 @@ stage "verify all, and show what is shared"
 "$bin_dir/tinyllm" --store "$store" import "$there" "$run-from-disk/step-$steps" | sed 's/^/  /'
 cp -r "$here" "$mountpoint/copy-of-$run-$last"
 echo "  copied runs/$run/ckpt/$last to copy-of-$run-$last"
-verify_all() { "$bin_dir/tinyllm" --store "$store" verify --all | tee "$scratch/verified" | sed 's/^/  /'; }
+verify_all() { "$bin_dir/tinyllm" --store "$store" verify --all | sed 's/^/  /'; }
 check "tinyllm verify --all finds nothing wrong" verify_all
 "$bin_dir/tinyllm" --store "$store" gc | sed 's/^/  /'
 for verb in "status" "ls"; do
