@@ -135,7 +135,7 @@ echo "  the dead mount says: $(stat -f "$mountpoint" 2>&1 | head -n 1)"
 
 stage "mount again and look"
 mount_store
-(cd "$ckpt" && ls -l . latest/ && { [ ! -d "$struck" ] || ls -l "$struck"; }) | sed 's/^/  /'
+(cd "$ckpt" && shopt -s nullglob && ls -l . latest/ step-*.tmp/) | sed 's/^/  /'
 latest=$(cat "$ckpt/LATEST")
 if [ -e "$ckpt/${struck%.tmp}" ]; then
     # The signals came late, which only a busy machine can do.
@@ -178,7 +178,8 @@ done
 logical=$(du -s -B1 --apparent-size "$mountpoint" | cut -f 1)
 disk=$(json_number total_bytes <"$scratch/status.json")
 
-printf '\n%s\n' "${passed[@]}"
+echo
+printf '%s\n' "${passed[@]}"
 printf '\nThe files under the mount hold %s; the store takes %s of disk. All of this took %d s.\n' "$(human "$logical")" "$(human "$disk")" "$SECONDS"
 if [ "$keep" = yes ]; then
     echo "The store stays mounted on $mountpoint. Unmount it with: umount $mountpoint"
