@@ -59,7 +59,8 @@ pub fn text_xattr(path: &Path, name: &str) -> Option<String> {
     }
 }
 
-/// Describes everything below a directory: each path with its kind, mode, modification time and content.
+/// Describes everything below a directory: each path with its kind, mode, content and, but for symbolic links,
+/// whose time few tools keep, its modification time.
 pub fn listing(dir: &Path) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     list_into(dir, "", &mut found);
@@ -79,7 +80,12 @@ fn list_into(dir: &Path, prefix: &str, found: &mut BTreeMap<String, String>) {
             "directory".to_owned()
         };
         let mode = stat.permissions().mode();
-        found.insert(name.clone(), format!("{mode:o} {}.{:09} {content}", stat.mtime(), stat.mtime_nsec()));
+        let time = if stat.is_symlink() {
+            String::new()
+        } else {
+            format!(" {}.{:09}", stat.mtime(), stat.mtime_nsec())
+        };
+        found.insert(name.clone(), format!("{mode:o}{time} {content}"));
         if stat.is_dir() {
             list_into(&path, &format!("{name}/"), found);
         }

@@ -299,6 +299,10 @@ fn symbolic_links_say_what_they_were_given() {
         fs::write(mount.join("file"), "x").unwrap();
         symlink("file", &link).unwrap();
         assert_content(&link, b"x");
+        tinyllm_system_tests::succeeds(&mount.path(), "touch -h -d @1000000000.5 $M/link");
+        let stat = fs::symlink_metadata(&link).unwrap();
+        assert_eq!((stat.mtime(), stat.mtime_nsec()), (1_000_000_000, 500_000_000));
+        assert!(fs::metadata(&link).unwrap().mtime() > 1_000_000_000);
     });
 }
 

@@ -50,7 +50,7 @@ fn sealed_part(found: &std::collections::BTreeMap<String, String>) -> Vec<(Strin
     let parts = found.iter().filter(|(_, facts)| !facts.ends_with(" directory"));
     let parts = parts.map(|(path, facts)| {
         let derived = path.ends_with("LATEST") || path.ends_with("latest");
-        let facts = if derived { facts.split_once(' ').unwrap().1.split_once(' ').unwrap().1 } else { facts };
+        let facts = if derived { facts.rsplit_once(' ').unwrap().1 } else { facts };
         (path.clone(), facts.to_owned())
     });
     parts.collect()
