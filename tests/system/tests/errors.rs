@@ -1,5 +1,6 @@
 //! What goes wrong around a mount gives one clear line and an exit code of its own, as `mount-tinyllm --help` lists
 //! them.
+#![allow(clippy::unwrap_used)]
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};

@@ -1,5 +1,6 @@
 //! The kill test: the daemon, and separately the trainer, die at every system call of saving a checkpoint, and
 //! nothing that was acknowledged is ever lost, torn or out of order.
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 use std::collections::BTreeSet;
 use std::fs;

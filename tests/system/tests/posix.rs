@@ -1,4 +1,5 @@
 //! Plain files behave as on any POSIX filesystem: contents, holes, mappings, names, attributes.
+#![allow(clippy::unwrap_used)]
 
 use std::fs::{self, File, FileTimes, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};

@@ -1,4 +1,5 @@
 //! The Python libraries that people load checkpoints with. `scripts/python-env.sh` makes the environment.
+#![allow(clippy::unwrap_used)]
 
 use std::path::Path;
 use std::process::Command;

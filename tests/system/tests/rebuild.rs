@@ -1,4 +1,5 @@
 //! The catalog can be lost: packs and records bring every sealed tree back.
+#![allow(clippy::unwrap_used)]
 
 use std::fs;
 

@@ -1,4 +1,5 @@
 //! Released models: sealed through the gate, and immutable for good.
+#![allow(clippy::unwrap_used)]
 
 use std::fs::{self, File, OpenOptions};
 

@@ -1,4 +1,5 @@
 //! Sealing a step, and what is refused with it afterwards, through the mount.
+#![allow(clippy::unwrap_used)]
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};

@@ -1,4 +1,5 @@
 //! Plain files settle in the background without anybody noticing.
+#![allow(clippy::unwrap_used)]
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;

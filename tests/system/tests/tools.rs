@@ -1,5 +1,6 @@
 //! The everyday tools, on plain folders of the mount. The numbers are those of docs and reports of what fails on
 //! other filesystems of this kind.
+#![allow(clippy::unwrap_used)]
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
