@@ -124,6 +124,7 @@ impl StoreError {
             Self::Locked { .. } | Self::Busy { .. } => ErrorKind::Busy,
             Self::UnsupportedFormat { .. } | Self::UnknownEncoding { .. } => ErrorKind::Unsupported,
             Self::Daemon { kind, .. } => *kind,
+            Self::Catalog { source, .. } | Self::Query { source } if is_corrupt(source) => ErrorKind::Corrupt,
             Self::Io { .. }
             | Self::Catalog { .. }
             | Self::Query { .. }
@@ -137,6 +138,11 @@ impl StoreError {
             | Self::Interrupted => ErrorKind::Other,
         }
     }
+}
+
+fn is_corrupt(error: &rusqlite::Error) -> bool {
+    use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
+    matches!(error.sqlite_error_code(), Some(DatabaseCorrupt | NotADatabase))
 }
 
 impl From<rusqlite::Error> for StoreError {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use tinyllm::error::StoreError;
+use tinyllm::error::{ErrorKind, StoreError};
 use tinyllm::mounts::mounted_at;
 use tinyllm::store::Store;
 use tinyllm_fs::background;
@@ -78,12 +78,7 @@ impl Failure {
             Self::Usage(_) => 2,
             Self::Mountpoint(MountpointError::Missing { .. }) => 3,
             Self::Mountpoint(MountpointError::NotADirectory { .. } | MountpointError::NotEmpty { .. }) => 4,
-            Self::Store(
-                StoreError::Corrupt { .. }
-                | StoreError::Truncated { .. }
-                | StoreError::CatalogMissing { .. }
-                | StoreError::StaleCatalog { .. },
-            ) => 5,
+            Self::Store(error) if error.kind() == ErrorKind::Corrupt => 5,
             Self::Store(StoreError::Locked { .. }) | Self::Mounted { .. } => 6,
             Self::Store(StoreError::UnsupportedFormat { .. }) => 7,
             Self::Mountpoint(MountpointError::Unusable { source, .. }) if denied(source) => 8,

@@ -32,6 +32,7 @@ pub fn prepare(path: &Path, nonempty: bool) -> Result<bool, MountpointError> {
     let cleaned = clean_dead(path)?;
     let stat = fs::metadata(path).map_err(|source| match source.kind() {
         io::ErrorKind::NotFound => MountpointError::Missing { path: path.to_owned() },
+        io::ErrorKind::NotADirectory => MountpointError::NotADirectory { path: path.to_owned() },
         _ => MountpointError::Unusable { path: path.to_owned(), source },
     })?;
     if !stat.is_dir() {

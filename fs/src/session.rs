@@ -102,7 +102,7 @@ pub fn serve(
         .unwrap_or_default();
     match mountpoint::raise_read_ahead(mountpoint, options.read_ahead_kib) {
         Ok(true) => {}
-        Ok(false) => tracing::info!("read-ahead stays at the kernel's default: not permitted to raise it"),
+        Ok(false) => tracing::debug!("read-ahead stays at the kernel's default: not permitted to raise it"),
         Err(error) => tracing::warn!(%error, "read-ahead stays at the kernel's default"),
     }
     ready();

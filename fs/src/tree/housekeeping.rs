@@ -188,8 +188,8 @@ impl Tree {
         if state.open.get(&ino).is_some_and(|open| open.writers > 0) {
             return true;
         }
-        // Without passthrough a mapping keeps its file open.
-        self.options.passthrough && lease::has_writers(&self.store.layout().live(ino)).unwrap_or(false)
+        // Without passthrough too: files that an earlier daemon passed through may have outlived it.
+        lease::has_writers(&self.store.layout().live(ino)).unwrap_or(false)
     }
 
     /// Waits for a release, or a moment: the end of a mapping is not announced.

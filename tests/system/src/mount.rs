@@ -4,11 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::{Daemon, binary, needs_root_and_fuse, verify_store};
+use crate::{Daemon, binary, eventually, needs_root_and_fuse, verify_store};
 
 /// A mounted store. Dropping it takes the mount and the daemon away, whatever state they are in.
 #[derive(Debug)]
@@ -108,7 +109,11 @@ impl Mount {
 
     /// Unmounts and waits for the daemon's end.
     pub fn unmount(&mut self) {
-        unmount(self.path(), UnmountFlags::empty()).expect("the mount is not busy");
+        // A process that another test is just starting holds every descriptor of this one for a moment.
+        eventually("the mount is not busy", || match unmount(self.path(), UnmountFlags::empty()) {
+            Err(Errno::BUSY) => false,
+            done => done.map(|()| true).unwrap(),
+        });
         self.daemon.take().expect("mounted").wait();
     }
 
