@@ -5,6 +5,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
 
+mounts() { awk '$3 == "fuse.tinyllm" { print $2 }' /proc/self/mounts | sort; }
+mounts_before=$(mounts)
+
 stage() { printf '\n== %s\n' "$*"; }
 
 stage "packages"
@@ -24,7 +27,6 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 (cd "$scratch" && bash "$OLDPWD/scripts/quickstart.sh")
 stage "no mount or daemon is left"
-if grep -q ' fuse.tinyllm ' /proc/self/mounts; then
-    fail "a test left its mount behind: $(grep ' fuse.tinyllm ' /proc/self/mounts)"
-fi
+left=$(comm -13 <(echo "$mounts_before") <(mounts))
+[ -z "$left" ] || fail "a test left its mount behind: $left"
 echo "all checks passed"

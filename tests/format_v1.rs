@@ -1,5 +1,6 @@
 //! docs/FORMAT.md promises that every store of version 1 can be read. `fixtures/store-v1` was written by the first
 //! program of that version and is never edited; `fixtures/store-v1.sha256` lists what was put into it.
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::collections::BTreeMap;
 use std::fs;
