@@ -71,7 +71,10 @@ bench() { # bench WHAT ARGUMENTS...
     shift
     say "measuring $what"
     "$bin_dir/tinyllm-bench" "$what" "$work/mnt" "$work/plain" --rounds "$rounds" \
-        --between "$bin_dir/tinyllm --store $work/store gc >/dev/null" "$@" >>"$work/results"
+        --between "$bin_dir/tinyllm --store $work/store gc >/dev/null" "$@" >>"$work/results" || {
+        tail -n 5 "$work/store/daemon.log" >&2 || true
+        fail "measuring $what failed"
+    }
 }
 
 available_mib=$(awk '/^MemAvailable/ { print int($2 / 1024) }' /proc/meminfo)

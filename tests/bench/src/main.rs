@@ -10,6 +10,7 @@ mod sides;
 mod small;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
@@ -74,7 +75,18 @@ impl Setup {
     }
 }
 
-fn main() -> anyhow::Result<()> {
+#[allow(clippy::print_stderr, reason = "this is where the program speaks to its user")]
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tinyllm-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> anyhow::Result<()> {
     match Arguments::parse().command {
         Command::Saves { setup } => saves::run(setup.size_mib, &setup.sides()),
         Command::Reads { setup, only_for_information } => {

@@ -1,5 +1,8 @@
 //! The machine's memory, as far as it disturbs measurements.
 
+use std::fs::File;
+use std::path::Path;
+
 use anyhow::Context as _;
 use memmap2::MmapMut;
 
@@ -22,9 +25,14 @@ pub fn warm(mib: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes everything to the disks and forgets all cached file data.
+/// Makes the kernel forget all cached file data that is on the disk already.
 pub fn drop_caches() -> anyhow::Result<()> {
-    rustix::fs::sync();
     std::fs::write("/proc/sys/vm/drop_caches", "3\n")
         .context("dropping the kernel's caches, which takes root")
+}
+
+/// Writes all that is cached of one filesystem to its disk. Not of all filesystems: another one may be stuck.
+pub fn sync_disk(dir: &Path) -> anyhow::Result<()> {
+    let opened = File::open(dir).with_context(|| dir.display().to_string())?;
+    rustix::fs::syncfs(&opened).with_context(|| dir.display().to_string())
 }

@@ -43,6 +43,7 @@ pub fn run(mib: u64, sides: &Sides, how: Option<&str>) -> anyhow::Result<()> {
                 let pair = sides.measure(round, |dir| {
                     let dir = step_dir(dir);
                     if cold {
+                        sides.settle_disk()?;
                         drop_caches()?;
                     }
                     let started = Instant::now();

@@ -7,6 +7,7 @@ use tinyllm::names::Step;
 use tinyllm::publish::{CheckpointWriter, Lineage, prune};
 
 use crate::measure::{Goal, Measurement};
+use crate::memory::warm;
 use crate::model::Model;
 use crate::sides::{Pair, Sides};
 
@@ -53,8 +54,12 @@ pub fn run(mib: u64, sides: &Sides) -> anyhow::Result<()> {
         let mut save_all = |model: &Model| {
             step += 1;
             let files = model.files()?;
-            let pair = sides.measure(round, |dir| save(dir, step, &files));
-            rustix::fs::sync();
+            let pair = sides.measure(round, |dir| {
+                // The pages that the save takes come from the host already, on both sides.
+                warm(mib + mib / 2)?;
+                save(dir, step, &files)
+            });
+            sides.settle_disk()?;
             pair
         };
         model.renew();

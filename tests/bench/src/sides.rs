@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 
+use crate::memory::sync_disk;
+
 /// Where the same work is done twice.
 #[derive(Debug)]
 pub struct Sides {
@@ -44,6 +46,11 @@ impl Sides {
         Ok(Pair { ours, theirs })
     }
 
+    /// Has the disk idle before the next measurement.
+    pub fn settle_disk(&self) -> anyhow::Result<()> {
+        sync_disk(&self.theirs)
+    }
+
     /// Runs the command that comes between rounds, and waits until the disks are quiet.
     pub fn rest(&self) -> anyhow::Result<()> {
         if let Some(command) = &self.between {
@@ -52,7 +59,6 @@ impl Sides {
                 bail!("{command:?} failed: {status}");
             }
         }
-        rustix::fs::sync();
-        Ok(())
+        self.settle_disk()
     }
 }
