@@ -109,12 +109,17 @@ impl Mount {
 
     /// Unmounts and waits for the daemon's end.
     pub fn unmount(&mut self) {
+        self.detach();
+        self.daemon.take().expect("mounted").wait();
+    }
+
+    /// Unmounts without waiting for the daemon.
+    pub fn detach(&self) {
         // A process that another test is just starting holds every descriptor of this one for a moment.
         eventually("the mount is not busy", || match unmount(self.path(), UnmountFlags::empty()) {
             Err(Errno::BUSY) => false,
             done => done.map(|()| true).unwrap(),
         });
-        self.daemon.take().expect("mounted").wait();
     }
 
     pub fn remount(&mut self) {

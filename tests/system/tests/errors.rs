@@ -161,7 +161,7 @@ fn mounting_again_right_after_unmounting_works() {
         for round in 0..20 {
             fs::write(mount.join("file"), round.to_string()).unwrap();
             // As users do it: without waiting for the daemon's end.
-            unmount(mount.path(), UnmountFlags::empty()).unwrap();
+            mount.detach();
             run(&mut mount.command());
             mount.forget_daemon();
             mount.find_daemon();
