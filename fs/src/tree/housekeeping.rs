@@ -18,6 +18,8 @@ use crate::lease;
 const MAX_DOUBLINGS: u32 = 8;
 /// How long a reader of a file's SHA-256 waits for a release that is on its way.
 const RELEASE_PATIENCE: Duration = Duration::from_millis(200);
+/// How often it is looked at what is due.
+const ROUND: Duration = Duration::from_millis(500);
 const SETTLE_BESIDE_AFTER: Duration = Duration::from_secs(5);
 const MAPPING_POLL: Duration = Duration::from_millis(10);
 
@@ -43,45 +45,59 @@ pub struct Housekeeper {
     todo: mpsc::Receiver<Work>,
     waiting: HashMap<u64, Instant>,
     settled_before: HashMap<u64, u32>,
+    /// Ranges may be waiting to be given back.
+    punch: bool,
+    collect_at: Option<Instant>,
 }
 
 impl Housekeeper {
     pub(super) fn new(tree: Arc<Tree>, todo: mpsc::Receiver<Work>) -> Self {
-        Self { tree, todo, waiting: HashMap::new(), settled_before: HashMap::new() }
+        let (waiting, settled_before) = (HashMap::new(), HashMap::new());
+        Self { tree, todo, waiting, settled_before, punch: false, collect_at: None }
     }
 
     /// Works until [`Tree::stop`].
     pub fn run(mut self) {
         self.find_raw_files();
-        let mut punch = false;
-        let mut collect_at: Option<Instant> = None;
+        let mut next_round = Instant::now() + ROUND;
         loop {
-            match self.todo.recv_timeout(Duration::from_millis(500)) {
+            // Looked at first: on a busy mount there is always something to do.
+            let left = next_round.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                self.make_round();
+                next_round = Instant::now() + ROUND;
+                continue;
+            }
+            match self.todo.recv_timeout(left) {
                 Ok(Work::Stop) | Err(mpsc::RecvTimeoutError::Disconnected) => return,
-                Ok(Work::Punch) => punch = true,
+                Ok(Work::Punch) => self.punch = true,
                 Ok(Work::Collect) => {
-                    collect_at.get_or_insert_with(|| Instant::now() + self.tree.options.collect_after);
+                    let after = self.tree.options.collect_after;
+                    self.collect_at.get_or_insert_with(|| Instant::now() + after);
                 }
                 Ok(Work::Closed { ino, written }) => {
-                    punch = true;
+                    self.punch = true;
                     if written {
                         self.wait_for(ino);
                     }
                 }
-                Err(mpsc::RecvTimeoutError::Timeout) => {
-                    if std::mem::take(&mut punch)
-                        && let Err(error) = self.tree.store.run_punches(|pack| self.tree.pack_in_use(pack))
-                    {
-                        tracing::warn!(%error, "freed ranges were not given back to the disk yet");
-                    }
-                    self.settle_what_is_due();
-                    if collect_at.take_if(|at| *at <= Instant::now()).is_some()
-                        && let Err(error) = self.tree.store.collect(|pack| self.tree.pack_in_use(pack))
-                    {
-                        tracing::warn!(%error, "removed bytes were not collected; `tinyllm gc` tries again");
-                    }
-                }
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
             }
+        }
+    }
+
+    /// Does what has become due since the last round.
+    fn make_round(&mut self) {
+        if std::mem::take(&mut self.punch)
+            && let Err(error) = self.tree.store.run_punches(|pack| self.tree.pack_in_use(pack))
+        {
+            tracing::warn!(%error, "freed ranges were not given back to the disk yet");
+        }
+        self.settle_what_is_due();
+        if self.collect_at.take_if(|at| *at <= Instant::now()).is_some()
+            && let Err(error) = self.tree.store.collect(|pack| self.tree.pack_in_use(pack))
+        {
+            tracing::warn!(%error, "removed bytes were not collected; `tinyllm gc` tries again");
         }
     }
 
