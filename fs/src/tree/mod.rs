@@ -209,20 +209,16 @@ impl Tree {
         let _ = self.work.send(work);
     }
 
-    /// Says whether a pack is open as a whole, or mapped by someone who has closed it: no byte of it may go.
+    /// Says whether a pack is open as a whole (a raw file that became a pack still is, for those who had it open),
+    /// or mapped by someone who has closed it: no byte of it may go.
     pub fn pack_in_use(&self, pack: tinyllm::pack::PackId) -> bool {
-        use std::os::unix::fs::MetadataExt;
         let path = self.store.layout().pack(pack);
         let Ok(stat) = std::fs::metadata(&path) else { return false };
-        let key = (stat.dev(), stat.ino());
-        if self.state.lock().open.values().any(|open| open.backing_key == Some(key)) {
+        if self.state.lock().open.values().any(|open| open.shared.reads_from(&stat)) {
             return true;
         }
-        // Without passthrough a mapping is of the mount's own file, and keeps that open.
-        self.options.passthrough && {
-            self.store.close_pack(pack);
-            lease::has_users(&path).unwrap_or(true)
-        }
+        self.store.close_pack(pack);
+        lease::has_users(&path).unwrap_or(true)
     }
 
     fn attr_of(&self, inode: &Inode) -> Result<Attr> {

@@ -5,7 +5,7 @@
 //! same mode. So the first open decides, and the mode lasts until nobody has the inode open.
 
 use std::any::Any;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
@@ -81,6 +81,17 @@ impl Shared {
             | OpenContent::Generated(_) => None,
         }
     }
+
+    /// Says whether reads go to the very file that `stat` is of, whatever its name.
+    pub fn reads_from(&self, stat: &Metadata) -> bool {
+        match &*self.content.read() {
+            OpenContent::Raw(file) | OpenContent::Packed(file) => {
+                // A file that can't be asked may be the one.
+                file.metadata().map_or(true, |own| (own.dev(), own.ino()) == (stat.dev(), stat.ino()))
+            }
+            OpenContent::Settled(_) | OpenContent::Empty | OpenContent::Generated(_) => false,
+        }
+    }
 }
 
 /// An inode that somebody has open.
@@ -88,8 +99,6 @@ impl Shared {
 pub(super) struct OpenInode {
     pub shared: Arc<Shared>,
     pub backing: Option<Arc<Backing>>,
-    /// Device and inode number of the backing file.
-    pub backing_key: Option<(u64, u64)>,
     pub readers: u32,
     pub writers: u32,
 }
@@ -180,10 +189,8 @@ impl Tree {
 
     fn first_open(&self, inode: &Inode, flags: OpenFlags) -> Result<OpenInode> {
         let (content, backing) = self.first_content(inode, flags)?;
-        let stat = backing.as_ref().map(|backing| backing.file.metadata()).transpose()?;
-        let backing_key = stat.map(|stat| (stat.dev(), stat.ino()));
         let shared = Arc::new(Shared { content: RwLock::new(content) });
-        Ok(OpenInode { shared, backing, backing_key, readers: 0, writers: 0 })
+        Ok(OpenInode { shared, backing, readers: 0, writers: 0 })
     }
 
     /// Decides how an inode that nobody has open is served.
