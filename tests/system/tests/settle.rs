@@ -153,9 +153,39 @@ fn a_mapping_outlives_its_descriptor_and_the_punching_of_holes() {
         eventually("the holes of the next step are punched", || waiting().len() <= of_mapped.len());
         assert!(mapping[..] == wanted[..], "the mapping changed");
         drop(mapping);
-        fs::write(mount.join("something"), "closed").unwrap();
-        eventually("no range waits to be punched", || waiting().is_empty());
+        eventually("no range waits to be punched", || {
+            fs::write(mount.join("something"), "closed").unwrap();
+            waiting().is_empty()
+        });
         assert_complete(&ckpt.join("step-000002"), 2);
+    });
+}
+
+#[test]
+fn an_open_reader_reads_the_same_after_the_punching_of_holes() {
+    both_modes(|mount| {
+        let ckpt = mount.run_dir("r");
+        write_step(&ckpt, 1);
+        let tmp = write_files(&ckpt, 2);
+        let reader = File::open(tmp.join("model.safetensors")).unwrap();
+        fs::rename(&tmp, ckpt.join("step-000002")).unwrap();
+        // A later step's holes are punched after this one's would have been.
+        let store = Store::open_read_only(&mount.store()).unwrap();
+        let waiting = || store.read(|txn| txn.punches()).unwrap();
+        let before = waiting();
+        write_step(&ckpt, 3);
+        eventually("the holes of the next step are punched", || waiting().len() <= before.len());
+        // What the kernel cached of it must not hide the daemon's answer.
+        rustix::fs::fadvise(&reader, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        let wanted = &step_files(2)[1].1;
+        let mut found = vec![0; wanted.len()];
+        reader.read_exact_at(&mut found, 0).unwrap();
+        assert!(found == *wanted, "the reader sees holes");
+        drop(reader);
+        eventually("no range waits to be punched", || {
+            fs::write(mount.join("something"), "closed").unwrap();
+            waiting().is_empty()
+        });
     });
 }
 
