@@ -2,10 +2,11 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -67,6 +68,7 @@ pub fn serve(
     })?;
     let start = |source| SessionError::Start { source };
     let target = mountpoint.to_owned();
+    let cached_writes = !passthrough;
     // A lease that is broken while it is asked for sends this; its default would end the program.
     signal_hook::flag::register(libc::SIGIO, Arc::default()).map_err(start)?;
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(start)?;
@@ -75,6 +77,9 @@ pub fn serve(
     spawn("signals", move || {
         if signals.forever().next().is_some() {
             tracing::info!("stopping");
+            if cached_writes {
+                write_back(&target);
+            }
             // A busy mount goes from the tree all the same, and ends with the last use of it.
             if let Err(error) = mountpoint::detach(&target) {
                 tracing::warn!(%error, "the mount could not be taken away");
@@ -148,6 +153,30 @@ fn wait_for_end(
                 return session_end.recv_timeout(STOP_PATIENCE).unwrap_or(Ok(()));
             }
             Err(mpsc::RecvTimeoutError::Timeout) => {}
+        }
+    }
+}
+
+/// Brings in what the kernel's write-back cache holds for files that are open: once the mount is detached it
+/// would be lost. In a process of its own, since a daemon that waits for its own mount could not be killed.
+fn write_back(mountpoint: &Path) {
+    let started = Command::new("sync").arg("-f").arg(mountpoint).stdin(Stdio::null()).spawn();
+    let mut sync = match started {
+        Ok(sync) => sync,
+        Err(error) => {
+            return tracing::warn!(%error, "cached writes of open files may be lost: sync did not start");
+        }
+    };
+    let deadline = Instant::now() + STOP_PATIENCE;
+    loop {
+        match sync.try_wait() {
+            Ok(Some(status)) if status.success() => return,
+            Ok(None) if Instant::now() < deadline => thread::sleep(Duration::from_millis(10)),
+            _ => {
+                return tracing::warn!(
+                    "cached writes of open files may be lost: they could not be written in time"
+                );
+            }
         }
     }
 }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::fs::{self, File, OpenOptions};
+use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -180,4 +181,19 @@ fn a_daemon_in_the_foreground_ends_with_its_mount() {
             assert!(!is_mounted(&mount.path()));
         }
     }
+}
+
+#[test]
+fn a_signal_takes_a_busy_mount_away_and_loses_nothing() {
+    both_modes(|mount| {
+        let path = mount.join("file");
+        let mut file = File::create(&path).unwrap();
+        file.write_all(b"written").unwrap();
+        mount.daemon().signal(Signal::TERM);
+        mount.forget_daemon();
+        assert!(!is_mounted(&mount.path()));
+        drop(file);
+        mount.mount();
+        assert_eq!(fs::read(&path).unwrap(), b"written");
+    });
 }
