@@ -1,32 +1,30 @@
 //! Connects the tree to FUSE: unpacks each request, calls, replies. No meaning lives here.
 
+mod convert;
+mod reply;
+
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use fuser::{
-    BackingId, BsdFileFlags, CopyFileRangeFlags, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
-    Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenAccMode, RenameFlags, ReplyAttr,
-    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek,
-    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    KernelConfig, LockOwner, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+    Request, TimeOrNow, WriteFlags,
 };
-use tinyllm::catalog::{FileKind, RenameMode};
 
-use crate::attr::{Attr, Validity};
+use self::convert::{
+    cache_flags, caller, common_ttl, errno, file_attr, file_type, node_kind, open_flags, rename_mode,
+    time_change,
+};
+use self::reply::{reply_empty, reply_xattr, with_backing_id};
 use crate::errno::Errno;
-use crate::tree::{Backing, Caller, OpenFlags, Opened, SetAttr, TimeChange, Tree};
-
-const NEVER: Duration = Duration::ZERO;
-/// Sizes and times of plain files may change under the kernel's eyes only; a writable mapping is the exception.
-const SHORT: Duration = Duration::from_secs(1);
-/// Plain names hardly ever change without the kernel; when they do (a command removes an empty run, say), this
-/// is how much later it notices.
-const NAME: Duration = Duration::from_secs(1);
-const LONG: Duration = Duration::from_secs(24 * 3600);
+use crate::tree::{Backing, SetAttr, Tree};
 
 /// How many requests the kernel may have waiting here, read-ahead included.
 const MAX_BACKGROUND: u16 = 64;
@@ -45,88 +43,6 @@ impl Adapter {
     }
 }
 
-fn errno(error: Errno) -> fuser::Errno {
-    fuser::Errno::from_i32(error.0)
-}
-
-fn caller(request: &Request) -> Caller {
-    Caller { uid: request.uid(), gid: request.gid() }
-}
-
-fn system_time(ns: i64) -> SystemTime {
-    let distance = Duration::from_nanos(ns.unsigned_abs());
-    if ns >= 0 { UNIX_EPOCH + distance } else { UNIX_EPOCH - distance }
-}
-
-fn to_ns(time: SystemTime) -> i64 {
-    let clamp = |duration: Duration| i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX);
-    match time.duration_since(UNIX_EPOCH) {
-        Ok(after) => clamp(after),
-        Err(before) => -clamp(before.duration()),
-    }
-}
-
-fn file_type(kind: FileKind) -> FileType {
-    match kind {
-        FileKind::File => FileType::RegularFile,
-        FileKind::Directory => FileType::Directory,
-        FileKind::Symlink => FileType::Symlink,
-        FileKind::Fifo => FileType::NamedPipe,
-        FileKind::Socket => FileType::Socket,
-        FileKind::CharDevice => FileType::CharDevice,
-        FileKind::BlockDevice => FileType::BlockDevice,
-    }
-}
-
-fn file_attr(attr: &Attr) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(attr.ino),
-        size: attr.size_bytes,
-        blocks: attr.blocks,
-        atime: system_time(attr.atime_ns),
-        mtime: system_time(attr.mtime_ns),
-        ctime: system_time(attr.ctime_ns),
-        crtime: UNIX_EPOCH,
-        kind: file_type(attr.kind),
-        perm: u16::try_from(attr.mode & 0o7777).expect("12 bits"),
-        nlink: attr.nlink,
-        uid: attr.uid,
-        gid: attr.gid,
-        rdev: attr.rdev,
-        blksize: 4096,
-        flags: 0,
-    }
-}
-
-fn attr_ttl(attr: &Attr) -> Duration {
-    match attr.validity {
-        Validity::Never => NEVER,
-        Validity::Short => SHORT,
-        Validity::Long => LONG,
-    }
-}
-
-fn name_ttl(attr: &Attr) -> Duration {
-    match attr.validity {
-        _ if !attr.name_lasts => NEVER,
-        Validity::Never => NEVER,
-        Validity::Short => NAME,
-        Validity::Long => LONG,
-    }
-}
-
-/// Gives a lifetime that is good for both the attributes and the name.
-fn common_ttl(attr: &Attr) -> Duration {
-    attr_ttl(attr).min(name_ttl(attr))
-}
-
-fn reply_empty(reply: ReplyEmpty, done: Result<(), Errno>) {
-    match done {
-        Ok(()) => reply.ok(),
-        Err(error) => reply.error(errno(error)),
-    }
-}
-
 /// Runs what may take long away from the threads that serve requests: a seal, for one, waits for releases
 /// that those have to process.
 fn aside(work: impl FnOnce() + Send + 'static) {
@@ -134,60 +50,6 @@ fn aside(work: impl FnOnce() + Send + 'static) {
     if let Err(error) = spawned {
         // The request's reply was dropped with the closure, which answers EIO.
         tracing::error!(%error, "no thread could be started for a request");
-    }
-}
-
-fn open_flags(flags: i32) -> OpenFlags {
-    let mode = fuser::OpenFlags(flags).acc_mode();
-    OpenFlags {
-        write: mode != OpenAccMode::O_RDONLY,
-        read: mode != OpenAccMode::O_WRONLY,
-        truncate: flags & libc::O_TRUNC != 0,
-    }
-}
-
-/// How the kernel caches what it reads by way of the daemon: nobody changes it behind the kernel's back.
-fn cache_flags(opened: &Opened) -> FopenFlags {
-    if opened.direct { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::FOPEN_KEEP_CACHE }
-}
-
-/// Registers a backing file with the kernel at its first open.
-fn register(backing: &Backing, open: impl FnOnce(&Backing) -> io::Result<BackingId>) -> io::Result<()> {
-    let mut registration = backing.registration.lock();
-    if registration.is_none() {
-        *registration = Some(Box::new(open(backing)?));
-    }
-    Ok(())
-}
-
-fn with_backing_id(backing: &Backing, reply: impl FnOnce(&BackingId)) {
-    let registration = backing.registration.lock();
-    let id = registration.as_ref().and_then(|any| any.downcast_ref::<BackingId>());
-    reply(id.expect("registered just before"));
-}
-
-impl Adapter {
-    fn reply_entry(&self, reply: ReplyEntry, found: Result<Attr, Errno>) {
-        match found {
-            Ok(attr) => {
-                self.tree.remember(attr.ino);
-                reply.entry_with_ttls(&attr_ttl(&attr), &name_ttl(&attr), &file_attr(&attr), Generation(0));
-            }
-            Err(error) => reply.error(errno(error)),
-        }
-    }
-
-    fn reply_attr(reply: ReplyAttr, found: Result<Attr, Errno>) {
-        match found {
-            Ok(attr) => reply.attr(&attr_ttl(&attr), &file_attr(&attr)),
-            Err(error) => reply.error(errno(error)),
-        }
-    }
-
-    /// Does without passthrough after the kernel refused it.
-    fn refused_passthrough(&self, error: &io::Error) {
-        tracing::info!(%error, "no passthrough: files are served from user space");
-        self.tree.disable_passthrough();
     }
 }
 
@@ -248,12 +110,14 @@ impl Filesystem for Adapter {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let time = |time| match time {
-            TimeOrNow::Now => TimeChange::Now,
-            TimeOrNow::SpecificTime(time) => TimeChange::At(to_ns(time)),
+        let change = SetAttr {
+            mode,
+            uid,
+            gid,
+            size_bytes: size,
+            atime: atime.map(time_change),
+            mtime: mtime.map(time_change),
         };
-        let change =
-            SetAttr { mode, uid, gid, size_bytes: size, atime: atime.map(time), mtime: mtime.map(time) };
         Self::reply_attr(reply, self.tree.setattr(ino.0, change));
     }
 
@@ -274,14 +138,7 @@ impl Filesystem for Adapter {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        let kind = match mode & libc::S_IFMT {
-            libc::S_IFREG => FileKind::File,
-            libc::S_IFIFO => FileKind::Fifo,
-            libc::S_IFSOCK => FileKind::Socket,
-            libc::S_IFCHR => FileKind::CharDevice,
-            libc::S_IFBLK => FileKind::BlockDevice,
-            _ => return reply.error(errno(Errno::INVAL)),
-        };
+        let Some(kind) = node_kind(mode) else { return reply.error(errno(Errno::INVAL)) };
         self.reply_entry(
             reply,
             self.tree.mknod(parent.0, name.as_bytes(), kind, mode, rdev, caller(request)),
@@ -323,12 +180,7 @@ impl Filesystem for Adapter {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let mode = match flags {
-            flags if flags.is_empty() => RenameMode::Replace,
-            RenameFlags::RENAME_NOREPLACE => RenameMode::NoReplace,
-            RenameFlags::RENAME_EXCHANGE => RenameMode::Exchange,
-            _ => return reply.error(errno(Errno::INVAL)),
-        };
+        let Some(mode) = rename_mode(flags) else { return reply.error(errno(Errno::INVAL)) };
         let (tree, name, newname) = (self.tree.clone(), name.to_owned(), newname.to_owned());
         aside(move || {
             let (from, to) = ((parent.0, name.as_bytes()), (newparent.0, newname.as_bytes()));
@@ -342,14 +194,9 @@ impl Filesystem for Adapter {
 
     fn open(&self, _request: &Request, ino: INodeNo, flags: fuser::OpenFlags, reply: ReplyOpen) {
         let flags = open_flags(flags.0);
-        let mut opened = self.tree.open(ino.0, flags);
-        if let Ok(Opened { handle, backing: Some(backing), .. }) = &opened
-            && let Err(error) = register(backing, |backing| reply.open_backing(&backing.file))
-        {
-            self.refused_passthrough(&error);
-            self.tree.release(*handle);
-            opened = self.tree.open(ino.0, flags);
-        }
+        let opened = self.tree.open(ino.0, flags).and_then(|opened| {
+            self.with_kernel(opened, ino.0, flags, |backing| reply.open_backing(&backing.file))
+        });
         match opened {
             Ok(opened) => match &opened.backing {
                 Some(backing) => with_backing_id(backing, |id| {
@@ -571,21 +418,16 @@ impl Filesystem for Adapter {
         reply: ReplyCreate,
     ) {
         let flags = open_flags(flags);
-        let (attr, mut opened) =
-            match self.tree.create(parent.0, name.as_bytes(), mode, caller(request), flags) {
-                Ok(created) => created,
-                Err(error) => return reply.error(errno(error)),
-            };
-        if let Some(backing) = &opened.backing
-            && let Err(error) = register(backing, |backing| reply.open_backing(&backing.file))
-        {
-            self.refused_passthrough(&error);
-            self.tree.release(opened.handle);
-            opened = match self.tree.open(attr.ino, flags) {
-                Ok(opened) => opened,
-                Err(error) => return reply.error(errno(error)),
-            };
-        }
+        let created = self.tree.create(parent.0, name.as_bytes(), mode, caller(request), flags).and_then(
+            |(attr, opened)| {
+                let register = |backing: &Backing| reply.open_backing(&backing.file);
+                Ok((self.with_kernel(opened, attr.ino, flags, register)?, attr))
+            },
+        );
+        let (opened, attr) = match created {
+            Ok(created) => created,
+            Err(error) => return reply.error(errno(error)),
+        };
         self.tree.remember(attr.ino);
         let (ttl, file) = (common_ttl(&attr), file_attr(&attr));
         match &opened.backing {
@@ -657,14 +499,5 @@ impl Filesystem for Adapter {
             Ok(copied) => reply.written(u32::try_from(copied).expect("at most 1 GiB")),
             Err(error) => reply.error(errno(error)),
         }
-    }
-}
-
-fn reply_xattr(reply: ReplyXattr, size: u32, value: Result<Vec<u8>, Errno>) {
-    match value {
-        Err(error) => reply.error(errno(error)),
-        Ok(value) if size == 0 => reply.size(u32::try_from(value.len()).unwrap_or(u32::MAX)),
-        Ok(value) if value.len() > size as usize => reply.error(errno(Errno::RANGE)),
-        Ok(value) => reply.data(&value),
     }
 }
