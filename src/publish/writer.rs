@@ -1,7 +1,7 @@
 //! Steps 1 to 4 of the protocol.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Component, Path, PathBuf};
 use std::time::SystemTime;
@@ -156,7 +156,9 @@ impl CheckpointWriter {
         path: &Path,
         fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) -> Result<(u64, Option<Sha256Digest>), PublishError> {
-        let file = File::create_new(path).context("creating", path)?;
+        // Not for reading: what can't be mapped for writing changes only by write(2), and its hash of the fsync
+        // holds.
+        let file = OpenOptions::new().write(true).create_new(true).open(path).context("creating", path)?;
         let hasher = (self.hashing != Hashing::ByFilesystem).then(sha2::Sha256::new);
         let mut output =
             BufWriter::with_capacity(WRITE_BUFFER_BYTES, CountingWriter { file, size_bytes: 0, hasher });

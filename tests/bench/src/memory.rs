@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::Path;
 
 use anyhow::Context as _;
-use memmap2::MmapMut;
+use memmap2::{Advice, MmapMut};
 
 const PAGE_BYTES: usize = 4096;
 /// How much is held at once at most; pages that are given back are used again first.
@@ -18,6 +18,8 @@ pub fn warm(mib: u64) -> anyhow::Result<()> {
     while left_bytes > 0 {
         let piece_bytes = left_bytes.min(PIECE_BYTES);
         let mut piece = MmapMut::map_anon(usize::try_from(piece_bytes)?).context("mapping memory")?;
+        // File data of this size is cached in large pieces too.
+        piece.advise(Advice::HugePage).context("advising on memory")?;
         piece.iter_mut().step_by(PAGE_BYTES).for_each(|byte| *byte = 1);
         held.push(piece);
         left_bytes -= piece_bytes;

@@ -56,7 +56,7 @@ pub fn run(mib: u64, sides: &Sides) -> anyhow::Result<()> {
             let files = model.files()?;
             let pair = sides.measure(round, |dir| {
                 // The pages that the save takes come from the host already, on both sides.
-                warm(mib + mib / 2)?;
+                warm(mib * 4)?;
                 save(dir, step, &files)
             });
             sides.settle_disk()?;
