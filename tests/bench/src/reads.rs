@@ -35,27 +35,30 @@ pub fn run(mib: u64, sides: &Sides, how: Option<&str>) -> anyhow::Result<()> {
     let goal = how.is_none().then_some(GOAL);
     let kinds: [(&str, Work); 2] = [("sequential read", read_all), ("mmap load", load_mapped)];
     for (kind, work) in kinds {
-        for cold in [true, false] {
-            let what = name(&format!("{kind}, {}", if cold { "cold" } else { "warm" }));
-            let mut pairs: Vec<Pair> = Vec::new();
-            let mut bytes = 0;
-            for round in 0..=sides.rounds {
-                let pair = sides.measure(round, |dir| {
-                    let dir = step_dir(dir);
-                    if cold {
-                        sides.settle_disk()?;
-                        drop_caches()?;
-                    }
+        let (mut cold, mut warm): (Vec<Pair>, Vec<Pair>) = Default::default();
+        let mut bytes = 0;
+        for round in 0..=sides.rounds {
+            // How the kernel happens to cut its cache into pieces in the cold read decides how fast the warm one
+            // is, so each warm read has a cold one of its own.
+            let pair = sides.measure(round, |dir| {
+                let dir = step_dir(dir);
+                sides.settle_disk()?;
+                drop_caches()?;
+                let mut timed = || {
                     let started = Instant::now();
                     bytes = work(&dir)?;
-                    Ok(started.elapsed())
-                })?;
-                // The first round does not count: a warm read has to follow another.
-                if round > 0 {
-                    pairs.push(pair);
-                }
+                    anyhow::Ok(started.elapsed())
+                };
+                Ok((timed()?, timed()?))
+            })?;
+            // The first round does not count.
+            if round > 0 {
+                cold.push(pair.map(|(cold, _)| cold));
+                warm.push(pair.map(|(_, warm)| warm));
             }
-            Measurement::throughput(&what, bytes, &pairs, goal).print()?;
+        }
+        for (state, pairs) in [("cold", cold), ("warm", warm)] {
+            Measurement::throughput(&name(&format!("{kind}, {state}")), bytes, &pairs, goal).print()?;
         }
     }
     Ok(())

@@ -21,19 +21,25 @@ pub struct Sides {
 
 /// One round's times.
 #[derive(Debug, Clone, Copy)]
-pub struct Pair {
-    pub ours: Duration,
-    pub theirs: Duration,
+pub struct Pair<T = Duration> {
+    pub ours: T,
+    pub theirs: T,
+}
+
+impl<T> Pair<T> {
+    pub fn map<U>(self, change: impl Fn(T) -> U) -> Pair<U> {
+        Pair { ours: change(self.ours), theirs: change(self.theirs) }
+    }
 }
 
 impl Sides {
     /// Does `work` on each side, the one that begins changing with `round`.
-    pub fn measure(
+    pub fn measure<T>(
         &self,
         round: usize,
-        mut work: impl FnMut(&Path) -> anyhow::Result<Duration>,
-    ) -> anyhow::Result<Pair> {
-        let mut ours_first = || -> anyhow::Result<(Duration, Duration)> {
+        mut work: impl FnMut(&Path) -> anyhow::Result<T>,
+    ) -> anyhow::Result<Pair<T>> {
+        let mut ours_first = || -> anyhow::Result<(T, T)> {
             if round.is_multiple_of(2) {
                 let ours = work(&self.ours).context("in the mount")?;
                 Ok((ours, work(&self.theirs).context("on the plain directory")?))
