@@ -9,9 +9,9 @@ Usage: scripts/install.sh [PREFIX]
 
   PREFIX   where bin/ is (default: /usr/local)
 
-With a PREFIX of /usr, /usr/local or /, mount.tinyllm goes to /sbin, where mount(8) and fstab look for it:
+With a PREFIX of /usr, /usr/local or /, the mount helpers go to /sbin, where mount(8) and fstab look for them:
     mount -t tinyllm STORE MOUNTPOINT
-With any other, it goes to PREFIX/sbin. $DESTDIR is put before every path.
+With any other, they go to PREFIX/sbin. $DESTDIR is put before every path.
 END
 }
 
@@ -39,5 +39,8 @@ for program in tinyllm mount-tinyllm tinyllm-train; do
     install -m 755 "$bin_dir/$program" "$bin/$program"
     echo "installed $bin/$program"
 done
-ln -sf "${prefix%/}/bin/mount-tinyllm" "$sbin/mount.tinyllm"
-echo "installed $sbin/mount.tinyllm"
+# The second is the type that a mounted store has: mount -o remount asks for it.
+for helper in mount.tinyllm mount.fuse.tinyllm; do
+    ln -sf "${prefix%/}/bin/mount-tinyllm" "$sbin/$helper"
+    echo "installed $sbin/$helper"
+done

@@ -11,7 +11,7 @@ mounts_before=$(mounts)
 stage() { printf '\n== %s\n' "$*"; }
 
 stage "packages"
-need_packages fuse3 strace rsync git attr acl tar util-linux
+need_packages fuse3 strace rsync git attr acl tar util-linux systemd
 stage "format"
 cargo fmt --all -- --check
 stage "lints"
@@ -22,6 +22,9 @@ stage "python readers"
 bash scripts/python-env.sh
 stage "tests"
 cargo test --release --workspace
+stage "outside judges"
+bash scripts/conformance.sh
+systemd-analyze verify scripts/systemd/artifacts.mount
 stage "quickstart"
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT

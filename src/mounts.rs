@@ -13,6 +13,8 @@ pub struct MountLine {
     pub source: PathBuf,
     pub target: PathBuf,
     pub fs_type: String,
+    /// Comma-separated.
+    pub options: String,
 }
 
 /// Lists the mounts of this process's namespace.
@@ -24,6 +26,7 @@ pub fn mounts() -> io::Result<Vec<MountLine>> {
             source: unescape(fields.next()?).into(),
             target: unescape(fields.next()?).into(),
             fs_type: fields.next()?.to_owned(),
+            options: fields.next()?.to_owned(),
         })
     };
     Ok(text.lines().filter_map(line).collect())

@@ -3,15 +3,15 @@
 use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
 use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 
 /// The hidden argument that makes a process the daemon of a command that waits for it.
 pub const DAEMON_FLAG: &str = "--daemon";
 const READY: &[u8] = b"ready\n";
 
 /// Starts the daemon with this process's own arguments and waits until it is ready or has failed; its error
-/// message goes to this process's stderr.
-pub fn run_in_background(arguments: impl IntoIterator<Item = std::ffi::OsString>) -> io::Result<ExitCode> {
+/// message goes to this process's stderr. Gives its exit code, 0 when it is ready.
+pub fn run_in_background(arguments: impl IntoIterator<Item = std::ffi::OsString>) -> io::Result<u8> {
     let mut daemon = Command::new(std::env::current_exe()?)
         .args(arguments)
         .arg(DAEMON_FLAG)
@@ -22,10 +22,10 @@ pub fn run_in_background(arguments: impl IntoIterator<Item = std::ffi::OsString>
     let mut pipe = daemon.stdout.take().ok_or_else(|| io::Error::other("no pipe to the daemon"))?;
     pipe.read_to_end(&mut said)?;
     if said == READY {
-        return Ok(ExitCode::SUCCESS);
+        return Ok(0);
     }
     let status = daemon.wait()?;
-    Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
+    Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
 }
 
 /// Cuts the daemon loose from the terminal and the session it was started from.

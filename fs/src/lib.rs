@@ -5,10 +5,12 @@ pub mod attach;
 pub mod attr;
 pub mod background;
 pub mod errno;
+pub mod helper;
 pub mod lease;
 pub mod mountpoint;
 pub mod options;
 pub mod problems;
+pub mod remount;
 pub mod session;
 pub mod tree;
 

@@ -11,10 +11,10 @@ use clap::Parser;
 use tinyllm::error::{ErrorKind, StoreError};
 use tinyllm::mounts::mounted_at;
 use tinyllm::store::Store;
-use tinyllm_fs::background;
 use tinyllm_fs::mountpoint::{self, MountpointError};
 use tinyllm_fs::options::MountOptions;
 use tinyllm_fs::session::{self, SessionError};
+use tinyllm_fs::{background, helper};
 
 /// How long to wait for a daemon that was just unmounted to let go of the store.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
@@ -49,6 +49,8 @@ Options of -o:
   read_ahead=KIB      how far the kernel reads ahead (default 4096)
   threads=N           threads that serve requests (default 4)
   dev, suid, exec, sync, dirsync and their opposites as for any filesystem
+
+The same for mount(8) and fstab: mount -t tinyllm STORE MOUNTPOINT -o OPTIONS
 
 Unmount with `umount MOUNTPOINT` or `fusermount3 -u MOUNTPOINT`; SIGTERM and SIGINT do the same.
 
@@ -96,6 +98,12 @@ fn denied(error: &io::Error) -> bool {
 
 #[allow(clippy::print_stderr, reason = "this is where the program speaks to its user")]
 fn main() -> ExitCode {
+    if std::env::args_os().next().is_some_and(|program| helper::is_helper(&program)) {
+        return helper::run().unwrap_or_else(|error| {
+            eprintln!("mount.tinyllm: {error}");
+            ExitCode::from(error.exit_code())
+        });
+    }
     match run() {
         Ok(code) => code,
         Err(failure) => {
@@ -112,7 +120,8 @@ fn run() -> Result<ExitCode, Failure> {
     let (store, mountpoint) = paths(&arguments)?;
     if !arguments.foreground && !arguments.daemon {
         let again: Vec<OsString> = std::env::args_os().skip(1).collect();
-        return background::run_in_background(again).map_err(Failure::Background);
+        let code = background::run_in_background(again).map_err(Failure::Background)?;
+        return Ok(ExitCode::from(code));
     }
     if arguments.daemon {
         background::detach().map_err(Failure::Background)?;

@@ -111,12 +111,17 @@ impl MountOptions {
             }
             _ => match kernel_flag(option) {
                 Some(flag) => self.kernel.push(flag),
-                None if IGNORED.contains(&option) || name.starts_with("x-") || name == "comment" => {}
+                None if means_nothing(option) => {}
                 None => return Err(format!("unknown mount option {option:?}; see mount-tinyllm --help")),
             },
         }
         Ok(())
     }
+}
+
+/// Says whether an option is for mount(8), systemd or the kernel's bookkeeping alone.
+pub fn means_nothing(option: &str) -> bool {
+    IGNORED.contains(&option) || option.starts_with("x-") || option.starts_with("comment=")
 }
 
 fn number(option: &str, text: &str, least: u64, most: u64) -> Result<u64, String> {
