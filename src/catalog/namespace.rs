@@ -250,7 +250,8 @@ impl Txn<'_> {
         Ok(inode)
     }
 
-    fn check_removable_dir(&self, inode: &Inode, name: &[u8]) -> Result<()> {
+    /// Says why a directory can't be removed: it is none, or not empty.
+    pub fn check_removable_dir(&self, inode: &Inode, name: &[u8]) -> Result<()> {
         if !inode.is_dir() {
             return Err(StoreError::NotADirectory { what: display(name) });
         }

@@ -18,8 +18,9 @@ use crate::lease;
 const MAX_DOUBLINGS: u32 = 8;
 /// How long a reader of a file's SHA-256 waits for a release that is on its way.
 const RELEASE_PATIENCE: Duration = Duration::from_millis(200);
-/// How often it is looked at what is due.
+/// How often it is looked at what is due, at least and at most.
 const ROUND: Duration = Duration::from_millis(500);
+const SHORTEST_ROUND: Duration = Duration::from_millis(20);
 const SETTLE_BESIDE_AFTER: Duration = Duration::from_secs(5);
 const MAPPING_POLL: Duration = Duration::from_millis(10);
 
@@ -59,13 +60,15 @@ impl Housekeeper {
     /// Works until [`Tree::stop`].
     pub fn run(mut self) {
         self.find_raw_files();
-        let mut next_round = Instant::now() + ROUND;
+        let options = &self.tree.options;
+        let round = options.settle_after.min(options.collect_after).clamp(SHORTEST_ROUND, ROUND);
+        let mut next_round = Instant::now() + round;
         loop {
             // Looked at first: on a busy mount there is always something to do.
             let left = next_round.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 self.make_round();
-                next_round = Instant::now() + ROUND;
+                next_round = Instant::now() + round;
                 continue;
             }
             match self.todo.recv_timeout(left) {
@@ -140,6 +143,20 @@ impl Tree {
     /// Ends the housekeeper.
     pub fn stop(&self) {
         self.wake(Work::Stop);
+    }
+
+    /// Settles every plain file that nobody has open, without waiting for its time. Gives how many did.
+    pub fn settle_closed(&self) -> Result<u64> {
+        let mut settled = 0;
+        for ino in self.store.read(|txn| txn.raw_inodes())? {
+            match self.settle_plain(ino) {
+                Ok(done) => settled += u64::from(done),
+                // It was opened, or went.
+                Err(Errno::BUSY | Errno::NOENT) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(settled)
     }
 
     /// Settles a plain file that nobody has open. False when it is not worth it, or not the time.

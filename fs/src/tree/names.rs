@@ -200,7 +200,12 @@ impl Tree {
     }
 
     pub fn unlink(&self, parent: u64, name: &[u8]) -> Result<()> {
-        self.before_removal(parent)?;
+        let dir = self.changeable_dir(parent)?;
+        let Some(child) = self.child_to_remove(parent, name)? else { return Ok(()) };
+        if child.is_dir() {
+            return Err(Errno::ISDIR);
+        }
+        self.begin_removal(&dir)?;
         let gone = self.store.write(Durability::Ordered, |txn| {
             check_not_sealed(txn, parent, name)?;
             txn.unlink(parent, name, now_ns())
@@ -209,16 +214,12 @@ impl Tree {
     }
 
     pub fn rmdir(&self, parent: u64, name: &[u8]) -> Result<()> {
-        self.before_removal(parent)?;
-        let child = self.store.read(|txn| txn.lookup(parent, name)?.map(|ino| txn.inode(ino)).transpose())?;
-        if let Some(child) = child
-            && Self::is_sealed(&child)
-            && child.is_dir()
-            && self.store.read(|txn| txn.is_empty_dir(child.ino))?
-        {
-            // An empty directory that was sealed as part of a tree: the tree goes first.
-            self.dissolve(child.ino)?;
-        }
+        let dir = self.changeable_dir(parent)?;
+        let Some(child) = self.child_to_remove(parent, name)? else { return Ok(()) };
+        self.store.read(|txn| txn.check_removable_dir(&child, name))?;
+        self.begin_removal(&dir)?;
+        // An empty directory that was sealed as part of a tree: the tree goes first.
+        self.begin_removal(&self.inode(child.ino)?)?;
         let gone = self.store.write(Durability::Ordered, |txn| {
             check_not_sealed(txn, parent, name)?;
             txn.rmdir(parent, name, now_ns())
@@ -226,12 +227,22 @@ impl Tree {
         self.removed(parent, name, gone)
     }
 
-    fn before_removal(&self, parent: u64) -> Result<()> {
-        let dir = self.changeable_dir(parent)?;
+    /// Finds what is to be removed, before anything is done for it: a removal that fails must not have broken a
+    /// seal. None when an earlier removal took the name along.
+    fn child_to_remove(&self, parent: u64, name: &[u8]) -> Result<Option<Inode>> {
+        match self.store.read(|txn| txn.lookup(parent, name)?.map(|ino| txn.inode(ino)).transpose())? {
+            None if self.remove_ghost(parent, name) => Ok(None),
+            None => Err(Errno::NOENT),
+            child => Ok(child),
+        }
+    }
+
+    fn begin_removal(&self, dir: &Inode) -> Result<()> {
         match dir.seal {
             SealState::Open | SealState::Dissolving | SealState::Derived => Ok(()),
             SealState::Released => Err(Errno::PERM),
-            SealState::Sealed => self.dissolve(parent),
+            SealState::Sealed if dir.is_dir() => self.dissolve(dir.ino),
+            SealState::Sealed => Ok(()),
         }
     }
 

@@ -9,6 +9,7 @@ pub mod checkpoint;
 mod checks;
 mod commands;
 mod daemon;
+pub mod model;
 mod mount;
 pub mod strace;
 
