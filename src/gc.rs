@@ -35,6 +35,7 @@ impl Store {
     /// now; a later collection deals with them.
     pub fn collect(&self, in_use: impl Fn(PackId) -> bool) -> Result<Collected> {
         let mut done = Collected::default();
+        let _space = self.space.lock();
         self.write(Durability::Durable, |txn| {
             done.recipes = txn.drop_unused_recipes()? as u64;
             let live = live_chunks(txn)?;
@@ -85,7 +86,7 @@ impl Store {
         self.write(Durability::Ordered, |txn| {
             dead.iter().try_for_each(|(start, len_bytes)| txn.add_punch(row, *start, *len_bytes))
         })?;
-        self.run_punches(|pack| pack != id)?;
+        self.punch_unused(|pack| pack != id)?;
         done.freed_bytes += before.saturating_sub(self.disk_bytes(&path)?);
         Ok(())
     }

@@ -32,6 +32,8 @@ pub struct Store {
     pub(crate) reader: ChunkReader,
     /// Held from taking a record's number until its commit: records and commits have the same order.
     pub(crate) record_order: Mutex<()>,
+    /// Held while packs are punched or removed: whoever lists what is to go must find it there.
+    pub(crate) space: Mutex<()>,
     /// Threads that remove the raw files of what has been sealed.
     pub(crate) removals: Mutex<Vec<JoinHandle<()>>>,
     format: Format,
@@ -145,6 +147,7 @@ impl Store {
             hashes: HashMemory::default(),
             reader,
             record_order: Mutex::new(()),
+            space: Mutex::new(()),
             removals: Mutex::default(),
             format,
             catalog: Mutex::new(catalog),
@@ -305,6 +308,12 @@ impl Store {
     ///
     /// A crash between a punch and forgetting it repeats the punch, which changes nothing.
     pub fn run_punches(&self, in_use: impl Fn(PackId) -> bool) -> Result<()> {
+        let _space = self.space.lock();
+        self.punch_unused(in_use)
+    }
+
+    /// The same for a caller that holds `space`.
+    pub(crate) fn punch_unused(&self, in_use: impl Fn(PackId) -> bool) -> Result<()> {
         for (row, id, start, len_bytes) in self.read(|txn| txn.punches())? {
             if in_use(id) {
                 continue;

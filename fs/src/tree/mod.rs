@@ -1,7 +1,7 @@
 //! The tree: everything a mounted store means, without a kernel.
 //!
-//! Locks, in the order they are taken: the tree's state, then the store's catalog. Neither is held while bytes
-//! are hashed, copied or synced.
+//! Locks, in the order they are taken: the store's for what is punched and removed, the tree's state, the store's
+//! catalog. The last two are never held while bytes are hashed, copied or synced.
 
 mod attrs;
 mod dirs;
