@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What takes too long for every change: 10,000 random sequences of each kind against the reference model, and a
-# million operations of fsx in each mode of mounting. About two hours on two cores.
+# million operations of fsx in each mode of mounting. Hours, on two cores.
 #
 # usage: scripts/nightly.sh [SEED]
 #

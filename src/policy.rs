@@ -72,6 +72,12 @@ pub fn seal_target(path: &[impl AsRef<[u8]>]) -> Option<SealTarget> {
     }
 }
 
+/// Says whether a seal is the only way for something to get this path. Plain files may stand among versions, and
+/// nothing but steps where steps stand.
+pub fn comes_by_sealing_only(path: &[impl AsRef<[u8]>], is_dir: bool) -> bool {
+    seal_target(path).is_some_and(|target| is_dir || target.face != Face::Release)
+}
+
 /// Says whether a file stands in a directory that a seal may take: one level below where steps and versions
 /// stand.
 pub fn is_staged(file: &[impl AsRef<[u8]>]) -> bool {

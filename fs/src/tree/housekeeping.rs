@@ -18,7 +18,7 @@ use crate::lease;
 const MAX_DOUBLINGS: u32 = 8;
 /// How long a reader of a file's SHA-256 waits for a release that is on its way.
 const RELEASE_PATIENCE: Duration = Duration::from_millis(200);
-/// How often it is looked at what is due, at least and at most.
+/// How often it is looked at what is due; more often where the mount options ask for less waiting.
 const ROUND: Duration = Duration::from_millis(500);
 const SHORTEST_ROUND: Duration = Duration::from_millis(20);
 const SETTLE_BESIDE_AFTER: Duration = Duration::from_secs(5);

@@ -105,8 +105,7 @@ impl Tree {
             return Err(Errno::PERM);
         }
         path.push(name.to_vec());
-        let plain_file_among_versions = kind != FileKind::Directory && path[0] == policy::MODELS;
-        if policy::seal_target(&path).is_some() && !plain_file_among_versions {
+        if policy::comes_by_sealing_only(&path, kind == FileKind::Directory) {
             let path = join_path(&path);
             self.problems.note(
                 parent,
@@ -241,8 +240,7 @@ impl Tree {
         match dir.seal {
             SealState::Open | SealState::Dissolving | SealState::Derived => Ok(()),
             SealState::Released => Err(Errno::PERM),
-            SealState::Sealed if dir.is_dir() => self.dissolve(dir.ino),
-            SealState::Sealed => Ok(()),
+            SealState::Sealed => self.dissolve(dir.ino),
         }
     }
 

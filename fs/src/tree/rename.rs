@@ -92,9 +92,7 @@ impl Tree {
     fn check_exchange(&self, from: Name<'_>, target: Option<&Inode>) -> Result<()> {
         let Some(target) = target else { return Ok(()) };
         let back = self.path_of_name(from)?;
-        // Plain files may stand among versions, and nothing but steps where steps stand.
-        let final_name = policy::seal_target(&back)
-            .is_some_and(|name| target.is_dir() || name.face != tinyllm::catalog::Face::Release);
+        let final_name = policy::comes_by_sealing_only(&back, target.is_dir());
         if matches!(target.seal, SealState::Derived | SealState::Released) || final_name {
             return Err(Errno::PERM);
         }

@@ -3,11 +3,10 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use rustix::fs::FallocateFlags;
-use serde_json::{Value, json};
 use tinyllm::catalog::RenameMode;
 
 use super::SLOTS;
-use crate::checkpoint::file_entries;
+use crate::checkpoint::manifest_of;
 
 /// Names from the run's checkpoint directory down.
 pub type Path = Vec<&'static str>;
@@ -161,16 +160,7 @@ pub enum Op {
 
 /// Gives the bytes of the manifest under which files may be sealed as this step.
 pub fn manifest_bytes(run: &str, step: usize, files: &[(String, Vec<u8>)]) -> Vec<u8> {
-    let manifest: Value = json!({
-        "schema_version": 1,
-        "kind": "checkpoint",
-        "run_id": run,
-        "step": step + 1,
-        "parent": null,
-        "created_at": "2026-01-01T00:00:00Z",
-        "files": file_entries(files),
-    });
-    serde_json::to_vec(&manifest).unwrap()
+    serde_json::to_vec(&manifest_of(run, step as u64 + 1, files)).unwrap()
 }
 
 fn path(seals: bool) -> impl Strategy<Value = Path> {
